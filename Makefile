@@ -4,8 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TRACE ?= vgg13-h100-b128
 
-# What runs kernels once more: SMALL uncompiled and with checks of every index, LARGE with checks only, by test-slow.
-# PICK: options of pytest.
+# What runs kernels once more: SMALL uncompiled; by test-slow, SMALL and LARGE with checks of every index.
+# PICK: options of pytest for SMALL uncompiled.
 SMALL := $(patsubst %,tests/closed_form/test_%_closed_form.py,engine pressure circuit fifo) \
 	tests/closed_form/test_gpu_messages.py tests/closed_form/test_replay_writes.py \
 	tests/unit/engine/test_engine_run.py tests/unit/engine/test_engine_advance.py tests/unit/folding/test_partition.py \
@@ -14,7 +14,11 @@ LARGE := tests/oracle/test_engine_twin.py tests/oracle/test_circuit_twin.py test
 	tests/property/test_engine_lifts.py tests/oracle/test_gpu_twin.py tests/property/test_gpu_properties.py \
 	tests/closed_form/test_gpu_rates.py tests/oracle/test_replay_twin.py
 
-.PHONY: demo test test-slow kernels checked checked-large uncompiled check long bench fuzz corpus mutate validation examples docs clean
+# Without kept bytecode, every process of the tests compiles trine's sources and pytest rewrites all assertions anew.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo test test-unit test-whole test-slow kernels checked uncompiled check style long bench fuzz corpus mutate \
+	validation examples docs clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -30,36 +34,42 @@ demo: $(VENV)/.installed  ## install into .venv and run the main job on a bundle
 	$(BIN)/trine train $(TRACE) --gpus 8 --parallel ddp --cluster dgx-h100
 
 test: $(VENV)/.installed-test  ## what must hold before every commit; make test-slow asks the rest
-	$(MAKE) -j2 check checked kernels uncompiled
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(MAKE) -j2 style kernels uncompiled
+	$(MAKE) -j2 test-unit test-whole
+
+# Two processes without xdist, whose workers both collect all tests and report each phase of each to a third process.
+test-unit: $(VENV)/.installed-test  ## quick tests of parts
+	$(BIN)/python -m pytest -p no:xdist tests/unit
+
+test-whole: $(VENV)/.installed-test  ## quick tests of the whole
+	$(BIN)/python -m pytest -p no:xdist --ignore=tests/unit
 
 kernels: $(VENV)/.installed-test  ## compile once what every process of the tests loads
 	$(BIN)/trine warmup
 
-uncompiled: $(VENV)/.installed-test  ## kernels as plain Python
+uncompiled: $(VENV)/.installed-test  ## kernels as plain Python, where numpy checks every index
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -p no:xdist $(PICK) $(SMALL)
 
 checked: $(VENV)/.installed-test  ## kernels with checks of every index, compiled once
-	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest -p no:xdist $(PICK) $(SMALL)
-
-checked-large: $(VENV)/.installed-test
-	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest -p no:xdist $(LARGE)
+	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest -p no:xdist $(SMALL) $(LARGE)
 
 test-slow: $(VENV)/.installed-test  ## what make test leaves out: what takes long, most cases (tests/slow.yaml) and examples
-	TRINE_TESTS=full $(MAKE) -j2 checked-large checked uncompiled PICK='-m "thinned or hypothesis"'
+	TRINE_TESTS=full $(MAKE) -j2 checked uncompiled PICK='-m "thinned or hypothesis"'
 	TRINE_TESTS=full $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or thinned or hypothesis"
 
 long: $(VENV)/.installed-test  ## tests of many minutes: random searches, kills, and jobs folded in time
 	TRINE_LONG=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m slow tests/property tests/unit/experiments
 
-check: $(VENV)/.installed-test  ## style, types, layers, import cycles, plain English, public names
+check: style  ## what style asks, and public names
+	$(BIN)/python -m pytest tests/unit/project/test_public_api.py
+
+style: $(VENV)/.installed-test  ## style, types, layers, import cycles, plain English
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/house.py --check
 	$(BIN)/python tools/plain_check.py
-	$(BIN)/python -m pytest tests/unit/project/test_public_api.py
 
 SECONDS ?= 3600
 fuzz: $(VENV)/.installed-test  ## look for inputs that break trine for SECONDS, with files of CORPUS as seeds; finds go to fuzz-found

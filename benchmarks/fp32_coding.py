@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trine.common.arrays import Float64
-from trine.compute.tables.files import STEPS
+from trine.compute.tables.fp32_files import STEPS
 
 
 def coded(times_us: Float64) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 from trine.cluster.presets import GpuSpec
 from trine.common.arrays import Float64
 from trine.compute.tables.files import read_arrays
-from trine.compute.tables.gemm import LAUNCH_US
+from trine.compute.tables.in_step import LAUNCH_US
 from trine.compute.tables.machine import peak_of
 
 #: Microseconds of (rows, columns) shapes alone.

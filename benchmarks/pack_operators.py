@@ -169,7 +169,7 @@ def add_ratios() -> None:
 
     from trine.cluster import load_gpu
     from trine.compute.tables.files import read_arrays
-    from trine.compute.tables.gemm import MEASURED_IN_STEP
+    from trine.compute.tables.in_step import MEASURED_IN_STEP
     from trine.compute.tables.operators import OperatorTables
 
     arrays = dict(read_arrays("in_step"))

@@ -28,8 +28,8 @@ from fp32_coding import coded, planes
 from trine.compute import Split, kind_of
 from trine.compute.cost import Sizing, is_gradient
 from trine.compute.kinds import family_of
-from trine.compute.tables.files import DEEPBENCH, ELEMENTWISE, NEUSIGHT, TRACES
-from trine.compute.tables.fp32 import BOTH, FEW_CHANNELS, FORWARD, WEIGHT
+from trine.compute.tables.convolutions import BOTH, FEW_CHANNELS, FORWARD, WEIGHT
+from trine.compute.tables.fp32_files import DEEPBENCH, ELEMENTWISE, NEUSIGHT, TRACES
 from trine.compute.tables.times import convolution_of
 from trine.workload.readers import load_bundled
 

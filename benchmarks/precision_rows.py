@@ -1,6 +1,9 @@
 """Print how far trine is from published steps in FP8, of mixtures of experts, and of adapters, by kind and precision.
 
-    python benchmarks/precision_rows.py [--kind dense|moe|lora] [ROW ...]
+    python benchmarks/precision_rows.py [--kind dense|moe|lora] [--write] [ROW ...]
+
+--write stores their likely ranges in src/trine/presets/measured/training/kinds.yaml: the quantiles of measured /
+predicted, one vote a group.
 
 Rows: precision_rows.csv, facts of NVIDIA/dgxc-benchmarking (MIT), NeMo-Framework-Launcher, NVIDIA-NeMo/NeMo and
 Megatron-Bridge (Apache-2.0), each with its source; nothing was fitted on them. One scale of each group is compared.
@@ -13,21 +16,39 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections import defaultdict
+from collections import Counter, defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
+
+import numpy as np
+import yaml
 
 import trine
 from trine.cluster import load_cluster
 from trine.errors import TrineError
 from trine.parallel.plan import Plan
+from trine.results.headline import KINDS
 from trine.results.text import aligned
 from trine.training.run import simulate
+from trine.validation.bands import HIGH, LOW
+from trine.validation.harness import quantile
 from trine.workload import synthesize
 
 ROWS = Path(__file__).with_suffix(".csv")
 CLUSTERS = {"H100": "dgx-h100", "GB200": "gb200-nvl72", "GB300": "gb300-nvl72", "B200": "hgx-b200"}
+#: Kind of steps in trine -> kind of rows, and its description.
+KINDS_OF_ROWS = {
+    "experts": ("moe", "mixtures of experts"),
+    "adapters": ("lora", "adapters"),
+    "float8": ("dense", "dense models in FP8"),
+}
+HEAD = """\
+# Likely ranges of steps with published rows of their own, written by benchmarks/precision_rows.py --write: do not edit.
+#   low, high: quantiles of measured / predicted among `rows` rows (trine.validation.bands LOW, HIGH), one vote a group;
+#   the predictions are blind: nothing was fitted on these rows (benchmarks/precision_rows.csv, with sources)
+"""
 GPUS = {"H100": "h100-sxm", "GB200": "gb200", "GB300": "gb300", "B200": "b200"}
 
 
@@ -56,30 +77,78 @@ def predicted_s(row: dict[str, str]) -> float:
     return simulate(workload, plan_of(row), cluster=cluster, software=row["software"]).step_time_s
 
 
-def main() -> None:
-    """Print each row, and the errors of each kind and precision, one vote a group."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kind", choices=["dense", "moe", "lora"], default=None)
-    parser.add_argument("rows", nargs="*")
-    given = parser.parse_args()
-    errors: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+@dataclass(frozen=True)
+class Compared:
+    """A row with its predicted time."""
+
+    row: dict[str, str]
+    predicted_s: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less 1."""
+        return self.predicted_s / float(self.row["step_s"]) - 1
+
+
+def compared_rows(kind: str | None, names: list[str]) -> list[Compared]:
+    """Predict the rows of a kind and with these names (empty: all), and print each."""
+    found = []
     with ROWS.open() as file:
-        for row in csv.DictReader(file):
-            if given.kind not in (None, row["kind"]) or (given.rows and row["row"] not in given.rows):
-                continue
-            name = f"{row['row']} {row['model']} {row['gpus']} {row['gpu']} {row['precision']} {row['software']}"
-            try:
-                error = predicted_s(row) / float(row["step_s"]) - 1
-            except TrineError as why:
-                print(f"{name}: not compared: {why}", flush=True)
-                continue
-            print(f"{name}: measured {float(row['step_s']):.3f} s, predicted {error:+.1%}", flush=True)
-            errors[row["kind"], row["precision"]][row["group"]].append(error)
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        if kind not in (None, row["kind"]) or (names and row["row"] not in names):
+            continue
+        name = f"{row['row']} {row['model']} {row['gpus']} {row['gpu']} {row['precision']} {row['software']}"
+        try:
+            compared = Compared(row, predicted_s(row))
+        except TrineError as why:
+            print(f"{name}: not compared: {why}", flush=True)
+            continue
+        print(f"{name}: measured {float(row['step_s']):.3f} s, predicted {compared.error:+.1%}", flush=True)
+        found.append(compared)
+    return found
+
+
+def print_errors(rows: list[Compared]) -> None:
+    """Print the errors of each kind and precision, one vote a group."""
+    errors: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for each in rows:
+        errors[each.row["kind"], each.row["precision"]][each.row["group"]].append(each.error)
     table = [("kind", "precision", "groups", "mean error", "bias")]
     for (kind, precision), groups in sorted(errors.items()):
         votes = [mean(found) for found in groups.values()]
         table.append((kind, precision, f"{len(votes)}", f"{mean(map(abs, votes)):.1%}", f"{mean(votes):+.1%}"))
     print(*aligned(table, 2), sep="\n")
+
+
+def write_kinds(rows: list[Compared]) -> None:
+    """Write the likely range of each kind: quantiles of measured / predicted among its rows, one vote a group."""
+    document: dict[str, Any] = {}
+    for name, (of_rows, words) in KINDS_OF_ROWS.items():
+        chosen = [each for each in rows if each.row["kind"] == of_rows]
+        sizes = Counter(each.row["group"] for each in chosen)
+        weights = np.array([1 / sizes[each.row["group"]] for each in chosen])
+        ratios = np.array([1 / (1 + each.error) for each in chosen])
+        low, high = (round(quantile(ratios, weights, share), 4) for share in (LOW, HIGH))
+        inside = float(weights[(ratios >= low) & (ratios <= high)].sum() / weights.sum())
+        print(f"{name}: {low} to {high}, {len(chosen)} rows of {len(sizes)} groups, {inside:.0%} inside")
+        document[name] = {"low": low, "high": high, "rows": len(chosen), "groups": len(sizes), "words": words}
+    KINDS.write_text(HEAD + yaml.safe_dump({"kinds": document}, sort_keys=False, width=118))
+
+
+def main() -> None:
+    """Print each row, and the errors by kind and precision; write the likely ranges on request."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kind", choices=["dense", "moe", "lora"], default=None)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("rows", nargs="*")
+    given = parser.parse_args()
+    if given.write and (given.kind or given.rows):
+        parser.error("--write needs all rows")
+    rows = compared_rows(given.kind, given.rows)
+    print_errors(rows)
+    if given.write:
+        write_kinds(rows)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Replay all rows of ``trine validate training``, ``layouts`` and ``memory``, and store the reports in the package.
+"""Replay all rows of ``trine validate training``, ``layouts``, ``memory`` and ``serving``, and store the reports.
 
-    python benchmarks/store_reports.py [training] [layouts] [memory] [--jobs N] [--source NAME ...] [--renew N]
+    python benchmarks/store_reports.py [REPORT ...] [--jobs N] [--source NAME ...] [--renew N]
 
-All three take 50 minutes of CPU time, and one row 15 GB of memory. An interrupted replay resumes: finished rows of
+All four take an hour of CPU time, and one row 15 GB of memory. An interrupted replay resumes: finished rows of
 training and layouts are kept in ``out/stored-reports``, for the same data and code. Reports that are current are
 skipped.
 
@@ -18,7 +18,7 @@ import gzip
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ from trine.validation.harness import FOLDER, grouped, hash_inputs, read_stored
 from trine.validation.layouts import FITTED_FACTORS, load_stored_layouts, validate_layouts
 from trine.validation.memory import ModelledMemory, load_stored_memory, validate_memory
 from trine.validation.replay_rows import Answers, Ask, predict
+from trine.validation.serving import load_stored_serving, validate_serving
+from trine.validation.serving_predictions import predict as predict_serving
 from trine.validation.step_factors import ComparedStep, asked_factors
 from trine.validation.training import load_stored_training, validate_training
 
@@ -37,6 +39,8 @@ MAX_CPU_S = 10.0
 #: Largest relative difference of two predictions of the same row that is a rounding error.
 ROUNDING = 1e-6
 KEPT = Path(__file__).parents[1] / "out" / "stored-reports"
+SERVING_PAGE = Path(__file__).parents[1] / "docs" / "background" / "serving-accuracy.md"
+REPORT_START, REPORT_END = "<!-- report -->\n", "<!-- end -->\n"
 Progress = Callable[[int, int], None]
 
 
@@ -88,7 +92,30 @@ def memory(progress: Progress, jobs: int | None, sources: list[str]) -> list[str
     return []
 
 
-REPORTS = {"memory": memory, "layouts": layouts, "training": training}
+def serving(progress: Progress, jobs: int | None, sources: list[str]) -> list[str]:
+    """Predict and store the serving runs."""
+    runs = validate_serving(progress=progress).runs
+    rows = [run.prediction.record() for run in runs]
+    store("serving", {"rows": rows}, sum(run.prediction.cpu_s for run in runs))
+    write_serving_page()
+    return []
+
+
+def write_serving_page() -> None:
+    """Write the stored report of the serving runs into its page, between the marks."""
+    text = SERVING_PAGE.read_text()
+    start, rest = text.split(REPORT_START)
+    SERVING_PAGE.write_text(start + REPORT_START + serving_block() + REPORT_END + rest.split(REPORT_END)[1])
+
+
+def serving_block() -> str:
+    """Return the details of the stored report without their first line, as a block of code."""
+    details = load_stored_serving().details().split("\n\n", 1)[1]
+    lines = [f"    {line}".rstrip() for line in details.splitlines()]
+    return "\n".join(["", *lines, "", ""])
+
+
+REPORTS = {"memory": memory, "layouts": layouts, "training": training, "serving": serving}
 
 
 def differences(name: str, rows: int) -> list[str]:
@@ -97,6 +124,8 @@ def differences(name: str, rows: int) -> list[str]:
         return memory_differences(rows)
     if name == "training":
         return step_differences(load_stored_training().steps, Ask(), rows)
+    if name == "serving":
+        return serving_differences(rows)
     stored = load_stored_layouts()
     fitted = Ask(factors=asked_factors(stored.factors), names=FITTED_FACTORS)
     judged = [step for step in stored.steps if not step.row.fault]
@@ -129,6 +158,19 @@ def memory_differences(rows: int) -> list[str]:
             found.append(
                 f"{stored.row.name}: {stored.use.needed_bytes} bytes stored, {now.use and now.use.needed_bytes} now"
             )
+    return found
+
+
+def serving_differences(rows: int) -> list[str]:
+    """Return the rows, of the ``rows`` cheapest of each stack and kind, whose times differ from the stored ones."""
+    found = []
+    cheap = (run for run in load_stored_serving().statistics.answered if run.prediction.cpu_s <= MAX_CPU_S)
+    ordered = sorted(cheap, key=lambda run: run.prediction.cpu_s)
+    for runs in grouped(ordered, lambda run: (run.row.kind, run.row.stack)).values():
+        for run in runs[:rows]:
+            now = predict_serving(run.row)
+            if replace(now, cpu_s=0.0) != replace(run.prediction, cpu_s=0.0):
+                found.append(f"{run.row.name}: {run.prediction.end_to_end_s} stored, {now.end_to_end_s} now")
     return found
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import trine
 from trine.formats.chakra import read_chakra, simulate_chakra, trace_job, write_chakra
-from trine.formats.chakra.job import description, description_text
+from trine.formats.chakra.description import description, description_text
 
 plan = trine.Plan(dp=4, tp=2, pp=2, micro_batch=32, schedule="1f1b", tp_style="megatron", inputs="none")
 cluster = trine.build_topology("switch", "100 GB/s", "1 us", plan.num_ranks)

@@ -56,6 +56,16 @@ class Case:
         return f"{self.workload.name}, {self.plan}, {self.cluster.name} ({self.cluster.notes}), {self.settings}"
 
 
+def assert_folded_is_unfolded(workload: Workload | str, plan: Plan, **settings: Any) -> None:
+    """Compare a folded run, which compares every task with its own unfolded one, with the answer of an unfolded run."""
+    folded, whole = (trine.simulate(workload, plan, fold=fold, **settings) for fold in ("verify", "off"))
+    assert folded.simulator.events < whole.simulator.events
+    assert folded.step_ends_ps.tolist() == whole.step_ends_ps.tolist()
+    for part in ("compute", "communication", "exposed", "bubble", "idle", "offload"):
+        assert getattr(folded.rank_times, part).tolist() == getattr(whole.rank_times, part).tolist(), part
+    assert [peak.total_bytes for peak in folded.memory_peaks] == [peak.total_bytes for peak in whole.memory_peaks]
+
+
 @cache
 def chain(
     layers: int, times: tuple[int, ...] = (3, 7), optimizer_us: int = 20, weight_bytes: int = 4 * 10**5

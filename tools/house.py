@@ -1,6 +1,6 @@
-"""Measure a source tree: sizes, functions, parameters, import cycles (hidden ones too), class names that repeat.
+"""Measure a source tree: sizes, functions, parameters, density, import cycles (hidden ones too), repeated class names.
 
-    python tools/house.py [src] [--cycles] [--names] [--long] [--packages] [--check]
+    python tools/house.py [src] [--cycles] [--names] [--long] [--dense] [--packages] [--check]
 
 All imports count: at the top, inside functions, under TYPE_CHECKING. ``--check`` fails if files are in import cycles or
 class names have several meanings (``[tool.house]`` of pyproject.toml has both limits), or if a module defines a name
@@ -17,24 +17,31 @@ import statistics
 import sys
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+import density
 import plain
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Functions with more parameters should take a dataclass; files with at most this many lines count as small.
 MAX_PARAMETERS = 8
 SMALL_FILE = 100
+#: Modules with packed statements that --dense names.
+MAX_MODULES = 40
 #: Figures of a package. hits: of tools/plain.py in docstrings, comments and messages.
 FIGURES = ("lines", "logic", "files", "classes", "hits")
 
 
 @dataclass
 class House:
-    """Measurements. imports: module -> modules; classes: public name -> modules; functions: (lines, where)."""
+    """Measurements. imports: module -> modules; classes: public name -> modules; functions: (lines, where).
+
+    ideas: module -> lines of the headings of second ideas. packed: module -> lines of packed statements. tuples:
+    functions that return tuples of three or more parts (tools/density.py).
+    """
 
     lines: dict[str, int] = field(default_factory=dict)
     imports: dict[str, set[str]] = field(default_factory=dict)
@@ -43,10 +50,17 @@ class House:
     wide: list[str] = field(default_factory=list)
     packages: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     rebound: list[str] = field(default_factory=list)
+    ideas: dict[str, list[int]] = field(default_factory=dict)
+    packed: dict[str, list[int]] = field(default_factory=dict)
+    tuples: list[str] = field(default_factory=list)
 
     def shared_names(self) -> dict[str, list[str]]:
         """Return public class names that several classes share; ``_Private`` ones may repeat."""
         return {name: where for name, where in sorted(self.classes.items()) if len(where) > 1}
+
+    def packed_per_1000(self) -> float:
+        """Return the number of packed statements per 1,000 lines."""
+        return 1000 * sum(map(len, self.packed.values())) / max(1, sum(self.lines.values()))
 
     def lone_modules(self) -> list[str]:
         """Return modules with a single importer, if it lies in the same folder."""
@@ -67,16 +81,20 @@ def measure(root: Path) -> House:
     for module, path in paths.items():
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
+        statements = list(_statements(tree))
         parts, prose = module.split("."), plain.prose_of_python(text)
         package = parts[1] if len(path.relative_to(root).parts) > 2 else parts[0]
         house.packages[package].update(
-            lines=text.count("\n"), logic=logic_lines(tree, text), files=1, hits=plain.hits_of(prose).total(),
-            classes=sum(isinstance(node, ast.ClassDef) for node in ast.walk(tree)),
+            lines=text.count("\n"), logic=logic_lines(statements, text), files=1, hits=plain.hits_of(prose).total(),
+            classes=sum(isinstance(node, ast.ClassDef) for node in statements),
         )  # fmt: skip
         house.lines[module] = text.count("\n")
         house.rebound += [f"{module}.{name} is defined twice" for name in _defined_twice(tree)]
-        house.imports[module] = set(_imports(tree, module, path.name == "__init__.py", paths))
-        for node in ast.walk(tree):
+        house.ideas[module] = density.second_ideas(text)
+        house.packed[module] = density.packed_statements(tree)
+        house.tuples += [f"{module}.{name}" for name in density.tuple_functions(tree)]
+        house.imports[module] = set(_imports(statements, module, path.name == "__init__.py", paths))
+        for node in statements:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 house.classes[node.name].append(module)
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -88,10 +106,18 @@ def measure(root: Path) -> House:
     return house
 
 
-def logic_lines(tree: ast.Module, text: str) -> int:
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements inside ``node``, without the expressions, which are most of a tree."""
+    for block in ("body", "handlers", "orelse", "finalbody", "cases"):
+        for statement in getattr(node, block, ()):
+            yield statement
+            yield from _statements(statement)
+
+
+def logic_lines(statements: Iterable[ast.AST], text: str) -> int:
     """Count the lines of statements in functions, without docstrings, comments, blank lines, signatures and imports."""
     found: set[int] = set()
-    for function in ast.walk(tree):
+    for function in statements:
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         for node in function.body[ast.get_docstring(function, clean=False) is not None :]:
@@ -119,9 +145,9 @@ def _folder(module: str) -> str:
     return module.rpartition(".")[0]
 
 
-def _imports(tree: ast.AST, module: str, is_package: bool, known: Mapping[str, Path]) -> Iterator[str]:
+def _imports(statements: Iterable[ast.AST], module: str, is_package: bool, known: Mapping[str, Path]) -> Iterator[str]:
     """Yield the modules of the tree that ``module`` imports, anywhere in it."""
-    for node in ast.walk(tree):
+    for node in statements:
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names if each.name in known and each.name != module)
         elif isinstance(node, ast.ImportFrom):
@@ -180,6 +206,9 @@ def report(house: House, found: list[list[str]]) -> str:
             f"files of at most {SMALL_FILE} lines {small}, imported by one neighbour alone {lone}",
             f"functions {len(lengths)}, p50 {middle}, p90 {ninth}, longest {lengths[-1]}",
             f"functions of more than {MAX_PARAMETERS} parameters, outside cli {wide}",
+            f"files with a second idea below a heading {sum(map(bool, house.ideas.values()))}",
+            f"packed statements per 1,000 lines {house.packed_per_1000():.1f}",
+            f"functions that return tuples of {density.MIN_PARTS} or more parts {len(house.tuples)}",
             f"import cycles, lazy and type imports included: {len(found)}, files in them {sum(map(len, found))}",
             f"public class names with several meanings: {len(house.shared_names())}",
         )
@@ -208,6 +237,17 @@ def package_lines(house: House) -> list[str]:
     ]
 
 
+def dense_places(house: House) -> list[str]:
+    """Return the headings of second ideas, the modules with most packed statements, and functions returning tuples."""
+    ideas = [f"  second idea: {module} line {line}" for module, lines in house.ideas.items() for line in lines]
+    modules = sorted(house.packed, key=lambda module: (-len(house.packed[module]), module))
+    packed = []
+    for module in modules[:MAX_MODULES]:
+        if house.packed[module]:
+            packed.append(f"  packed: {module} lines {', '.join(map(str, house.packed[module]))}")
+    return [*ideas, *packed, *(f"  tuple: {where}" for where in house.tuples)]
+
+
 def main() -> int:
     """Print the figures; return 1 if ``--check`` finds more than is allowed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -215,6 +255,7 @@ def main() -> int:
     parser.add_argument("--cycles", action="store_true", help="name the modules of each cycle")
     parser.add_argument("--names", action="store_true", help="name the classes that share a name")
     parser.add_argument("--long", action="store_true", help="name the longest functions, and those of many parameters")
+    parser.add_argument("--dense", action="store_true", help="name second ideas, packed statements and large tuples")
     parser.add_argument("--check", action="store_true", help="fail where pyproject.toml allows less")
     parser.add_argument("--packages", action="store_true", help="print the figures of each package")
     given = parser.parse_args()
@@ -232,6 +273,8 @@ def main() -> int:
     if given.long:
         print(*(f"  {lines} {where}" for lines, where in sorted(house.functions, reverse=True)[:40]), sep="\n")
         print(*(f"  many parameters: {where}" for where in house.wide if ".cli." not in where), sep="\n")
+    if given.dense:
+        print(*dense_places(house), sep="\n")
     print(*wrong, sep="\n", end="\n" if wrong else "", file=sys.stderr)
     return 1 if wrong else 0
 

@@ -23,7 +23,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 MAX_RATE, MAX_MEDIAN, MAX_TENTH = 3.0, 16, 28
-LEAST_WORDS = 4
+MIN_WORDS = 4
 
 
 class Group(NamedTuple):
@@ -127,7 +127,7 @@ def _docstrings(path: Path) -> list[str]:
 
 def _strings(value: Any) -> Iterator[str]:
     """Yield the strings of four words or more inside a YAML document."""
-    if isinstance(value, str) and plain.words_of(value) >= LEAST_WORDS:
+    if isinstance(value, str) and plain.words_of(value) >= MIN_WORDS:
         yield value
     elif isinstance(value, dict | list):
         for inner in value.values() if isinstance(value, dict) else value:

@@ -38,6 +38,8 @@ _HOMES = {
     "trine.inference.plan_serving": "plan_serving",
     "trine.inference.serving_goal": "ServingGoal",
     "trine.inference.sizing": "size_serving",
+    "trine.inference.stack_fit": "calibrate_serving",
+    "trine.inference.step_time": "StepLayout step_time",
     "trine.parallel.plan": "Plan",
     "trine.parallel.stragglers": "Stragglers",
     "trine.gpu.replay.options": "EidolonOptions",
@@ -105,6 +107,8 @@ if TYPE_CHECKING:
     from trine.inference.plan_serving import plan_serving
     from trine.inference.serving_goal import ServingGoal
     from trine.inference.sizing import size_serving
+    from trine.inference.stack_fit import calibrate_serving
+    from trine.inference.step_time import StepLayout, step_time
     from trine.parallel.plan import Plan
     from trine.parallel.stragglers import Stragglers
     from trine.results import Result
@@ -124,11 +128,12 @@ __all__ = [
     "Calibration", "Cluster", "CollectiveOptions", "Collectives", "DeadlockError", "DetailOptions", "EidolonOptions",
     "Experiment", "ExperimentSpec", "Failures", "HopProtocol", "InputError", "LoadStoreCosts", "LoadStoreOptions",
     "MoeOptions", "Operator", "Plan", "PlanError", "Records", "Result", "ServingGoal", "SimulationError", "SpecError",
-    "Stragglers", "TaskGraph", "TaskGraphBuilder", "Tensor", "TraceError", "TrineError", "UnitError", "Workload",
-    "WriteTable", "build_topology", "calibrate", "calibrate_step", "capture", "cite", "collective", "collective_time",
-    "compare", "compare_fidelity", "fit_cluster", "hop", "infer", "kernel_detail", "load", "load_cluster",
-    "load_gpu", "loadstore_collective", "overlap_range", "plan", "plan_serving", "run", "run_cost", "run_eidolon",
-    "save", "sensitivity", "simulate", "simulate_shared", "size", "size_serving", "support", "sweep", "synthesize",
+    "StepLayout", "Stragglers", "TaskGraph", "TaskGraphBuilder", "Tensor", "TraceError", "TrineError", "UnitError",
+    "Workload", "WriteTable", "build_topology", "calibrate", "calibrate_serving", "calibrate_step", "capture", "cite",
+    "collective", "collective_time", "compare", "compare_fidelity", "fit_cluster", "hop", "infer", "kernel_detail",
+    "load", "load_cluster", "load_gpu", "loadstore_collective", "overlap_range", "plan", "plan_serving", "run",
+    "run_cost", "run_eidolon", "save", "sensitivity", "simulate", "simulate_shared", "size", "size_serving",
+    "step_time", "support", "sweep", "synthesize",
 ]  # fmt: skip
 
 

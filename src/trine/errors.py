@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 #: Maximum characters of an error's line on the terminal, and of the text in it.
@@ -30,7 +30,7 @@ _MAX_TEXT = MAX_LINE - len("error: ")
 _MAX_FILE, _MAX_FIELD = 160, 80
 _LEFT_OUT = " ... "
 #: Limits of the search for the nearest name: characters compared, names compared (about 10 us each), names shown.
-_MAX_COMPARED, _MOST_COMPARED, _MOST_SHOWN = 200, 10_000, 12
+_MAX_COMPARED, _MAX_KNOWN, _MAX_SHOWN = 200, 10_000, 12
 #: Longest name that one letter more turns into another word: such names are near to words of their length only.
 _SHORT = 2
 
@@ -199,7 +199,7 @@ def nearest(name: object, known: Iterable[str], *, is_listed: bool = False, comm
     """
     names = sorted(known)
     text = str(name)[:_MAX_COMPARED].lower().lstrip("-")
-    by_lower = {word.lower().lstrip("-"): word for word in reversed(names[:_MOST_COMPARED])}
+    by_lower = {word.lower().lstrip("-"): word for word in reversed(names[:_MAX_KNOWN])}
     longer = [word for word in by_lower if len(text) > 2 and word.startswith(text)]
     candidates = longer or (by_lower if len(text) > _SHORT else [word for word in by_lower if len(word) == len(text)])
     close = difflib.get_close_matches(text, candidates, n=1, cutoff=0.6)
@@ -207,9 +207,16 @@ def nearest(name: object, known: Iterable[str], *, is_listed: bool = False, comm
         return f"; did you mean {by_lower[close[0]]!r}?"
     if is_listed or not names:
         return ""
-    if command and len(names) > _MOST_SHOWN:
+    if command and len(names) > _MAX_SHOWN:
         return f"; '{command}' lists all {len(names)}"
-    return f"; known: {', '.join(names[:_MOST_SHOWN])}{', ...' if len(names) > _MOST_SHOWN else ''}"
+    return f"; known: {', '.join(names[:_MAX_SHOWN])}{', ...' if len(names) > _MAX_SHOWN else ''}"
+
+
+def nearest_numbers(valid: Sequence[int], number: int) -> list[int]:
+    """Return the largest of ``valid`` (ascending) below ``number`` and the smallest above it, if they exist."""
+    below = [each for each in valid if each < number]
+    above = [each for each in valid if each > number]
+    return [*below[-1:], *above[:1]]
 
 
 def as_known(name: str, known: Collection[str]) -> str:

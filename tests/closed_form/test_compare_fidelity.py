@@ -13,8 +13,10 @@ from trine.cluster.select import slow_down
 from trine.collectives.options import CollectiveOptions
 from trine.collectives.query import collective
 from trine.gpu.collective import LoadStoreOptions, compare_fidelity, loadstore_collective
-from trine.gpu.collective.query import PARTS, shared_algorithm
-from trine.gpu.collective.runs import LoadStoreRuns, without_bandwidth, without_limits, without_work
+from trine.gpu.collective.result import PARTS
+from trine.gpu.collective.runs import LoadStoreRuns
+from trine.gpu.collective.time_split import without_bandwidth, without_limits, without_work
+from trine.gpu.collective.two_levels import shared_algorithm
 from trine.gpu.kernels.build import build_kernel, has_kernel
 from trine.gpu.model.files import gpu_model_of
 from trine.gpu.run import run_gpus

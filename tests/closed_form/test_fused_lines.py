@@ -11,7 +11,7 @@ from line_counts import count_lines
 
 from tests.fused_flow import CASES, Flow
 from trine.gpu.kernels.fused.build import build_fused
-from trine.gpu.kernels.fused.tiles import expected_reads
+from trine.gpu.kernels.fused.expected import expected_reads
 from trine.gpu.program import ACQUIRE, COMPUTE, DATA_OPS, READ, RELEASE
 
 BUILT = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-import transformers
+import small_transformers as transformers
 from forms_of_parallelism import build, collectives, model, payloads
 
 from trine.compute import Split, work

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from folded_cases import assert_folded_is_unfolded
 from forms_of_parallelism import model
 from synthetic import MS, Chain, Proportional
 
@@ -233,7 +234,7 @@ def test_memory_is_never_negative_and_the_peak_falls():
 @pytest.mark.parametrize("offload", ["optimizer", "activations"])
 def test_folded_is_unfolded(offload):
     plan = Plan(dp=4, pp=2, micro_batch=64, offload=offload, steps=2)
-    trine.simulate(VGG13, plan, cluster="dgx-h100", fold="verify")
+    assert_folded_is_unfolded(VGG13, plan, cluster="dgx-h100")
 
 
 # -- refused -----------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from transformers import AASB, CORE, SBH, TIMES, US, B, Transformer
+from small_transformers import AASB, CORE, SBH, TIMES, US, B, Transformer
 
 import trine
 from trine.cluster import build_topology

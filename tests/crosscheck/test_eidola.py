@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trine.gpu.kernels.fused.tiles import expected_reads
+from trine.gpu.kernels.fused.expected import expected_reads
 from trine.gpu.replay.options import EidolonOptions
 from trine.gpu.replay.run import Prepared, run_eidolon
 from trine.gpu.replay.sweep import SweepGrid, sweep

@@ -19,6 +19,13 @@ def test_the_example_says_what_it_captured(tmp_path, capsys):
     assert "parameters: 39.91 KiB" in printed  # 10 218 float32: 448 + 4 640 + 5 130
 
 
+def test_the_example_without_a_gpu_prints_its_recorded_output(capsys):
+    runpy.run_path(str(ROOT / "examples" / "capture_on_meta.py"))["main"]()
+    printed = capsys.readouterr().out
+    assert printed == (ROOT / "examples" / "capture_on_meta.out").read_text()
+    assert "1,557,611,200 parameters" in printed  # those of trine's own gpt-2-xl
+
+
 def test_the_benchmark_predicts_each_batch_from_both(tmp_path, capsys, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     table = tmp_path / "table.json"

@@ -17,8 +17,9 @@ Edit = tuple[int, int, int]
 
 #: Commands without cases: they compile, run the user's code, replay all measurements, or print a page.
 LEFT_OUT = (
-    "warmup", "trace capture", "validate collectives", "validate loadstore", "validate training", "validate layouts",
-    "validate memory", "validate operators", "validate scaling", "study", "help",
+    "warmup", "trace capture", "measure", "validate collectives", "validate loadstore", "validate training",
+    "validate layouts", "validate memory", "validate operators", "validate serving", "validate scaling",
+    "study", "help",
     "compare", "plan", "plot", "size", "support", "sweep",  # several runs, or files of earlier answers
 )  # fmt: skip
 JOB = "train m.trine.json --gpus 2 --parallel ddp"
@@ -70,7 +71,7 @@ BASES = (
 )  # fmt: skip
 #: Sizes up to 64 GiB: load by load and store by store, they take hours.
 LONG_SIZES = "1:99999999999:x2"
-_GIVEN = yaml.safe_load(Path(__file__).with_name("options.yaml").read_text(encoding="utf-8"))
+_GIVEN = yaml.load(Path(__file__).with_name("options.yaml").read_bytes(), yaml.CSafeLoader)
 #: Counts for a machine of at most 8 or 256 GPUs; counts that every option must refuse; texts that are no values.
 COUNTS, HUGE = _GIVEN["counts"], (*_GIVEN["huge"], "1" * 400)
 WRONG = (*_GIVEN["wrong"], "\ud800", "é" * 300, "a" * 3000)

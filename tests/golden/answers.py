@@ -119,7 +119,7 @@ def of_file(path: Path, places: Sequence[tuple[str, str]]) -> Json:
     if path.suffix == ".json":
         return short(cleaned(recorded(json.loads(data)), places))
     if path.suffix in (".yaml", ".yml"):
-        return short(cleaned(yaml.safe_load(data), places))
+        return short(cleaned(yaml.load(data, yaml.CSafeLoader), places))
     if path.suffix == ".npz":
         return of_arrays(data)
     if path.suffix == ".parquet":

@@ -51,7 +51,7 @@ class Question(NamedTuple):
 
 def questions(only: str = "") -> list[Question]:
     found = []
-    for group, lines in yaml.safe_load((HERE / "questions.yaml").read_text(encoding="utf-8")).items():
+    for group, lines in yaml.load((HERE / "questions.yaml").read_bytes(), yaml.CSafeLoader).items():
         for name, line in lines.items():
             is_quick = name.startswith("*")
             found.append(Question(group, name.lstrip("* "), line, is_quick))
@@ -65,7 +65,7 @@ def made_before(folder: Path) -> Path:
     made = folder / "made"
     if not made.exists():
         made.mkdir(parents=True)
-        for line in yaml.safe_load((HERE / "made.yaml").read_text(encoding="utf-8")):
+        for line in yaml.load((HERE / "made.yaml").read_bytes(), yaml.CSafeLoader):
             done = adapter.command(words(line, folder, made))
             assert done.code == 0, f"{line}: {done.stderr}"
         for model in ("cnn", "tf"):

@@ -92,11 +92,16 @@ AREAS = {
             "closed_form/test_split*",
         ),
     ),
+    "measure": Area(
+        ("measure/*.py",),
+        ("unit/measure/test_*", "crosscheck/test_measured_gpu_left_out.py"),
+        compiled=False,
+    ),
     "compute": Area(
         ("compute/*.py", "compute/tables/*.py"),
         ("closed_form/test_compute*", "closed_form/test_cost*", "property/test_compute*", "unit/*/test_compute*",
          "crosscheck/test_compute*", "closed_form/test_synth*", "closed_form/test_sequence*",
-         "closed_form/test_split*", "unit/common/test_refused_numbers.py"),
+         "closed_form/test_split*", "unit/common/test_refused_numbers.py", "unit/measure/test_gpu_file.py"),
     ),
     "memory": Area(
         ("parallel/memory.py", "graph/memory.py", "training/memory.py", "results/memory.py"),
@@ -135,7 +140,7 @@ AREAS = {
          "property/test_folding_observed.py", "property/test_hierarchical*", "property/test_gpu_folding*"),
     ),
     "profiles": Area(
-        ("software/*.py", "parallel/constraints.py", "parallel/stage.py"),
+        ("software/*.py", "parallel/constraints.py", "parallel/fixed_costs.py", "parallel/stage.py"),
         ("closed_form/test_software*", "closed_form/test_memory*", "unit/*/test_software*",
          "unit/cli/test_cli_software.py",
          "unit/parallel/test_layout_constraints.py", "unit/workload/test_trace_cpu.py",
@@ -162,7 +167,7 @@ AREAS = {
     ),
     "metrics": Area(
         ("results/metrics.py", "results/waits.py", "results/activity.py", "results/intervals.py", "results/traffic.py",
-         "results/energy.py", "results/run.py", "results/result.py", "gpu/results/run.py",
+         "results/energy.py", "results/run.py", "results/result.py", "results/only_ranks.py", "gpu/results/run.py",
          "gpu/results/bottleneck.py", "gpu/results/resources.py"),
         ("oracle/test_lookups.py", "closed_form/test_metrics*", "property/test_metrics*", "unit/*/test_metrics*",
          "unit/*/test_results*",

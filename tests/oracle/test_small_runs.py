@@ -22,7 +22,7 @@ from trine.graph.builder import TaskGraphBuilder
 NETWORKS = ("fair", "equal", "fifo")
 JOB = "train vgg13-h100-b128 --gpus 8 --parallel ddp --cluster dgx-h100"
 RING = "--topology ring --bandwidth 65GB/s --latency 1us"
-small = import_module("trine.engine.run")
+small = import_module("trine.engine.small_runs")
 #: Command lines whose task counts are below the limit for the twin.
 SMALL = (
     JOB,
@@ -35,7 +35,7 @@ SMALL = (
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Enable the twin: tests/conftest.py sends every other test's runs to the compiled loop."""
-    monkeypatch.setattr(small, "MOST_TASKS", 40_000)
+    monkeypatch.setattr(small, "MAX_TASKS", 40_000)
     monkeypatch.setattr(small, "_left", 40_000)
     monkeypatch.setattr(small, "_COMPILED", "no such module")
 
@@ -43,7 +43,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 def assert_same(graph: trine.TaskGraph, network: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(small, "_left", graph.num_tasks)
-        mine = small._by_twin(graph, network_model(network))
+        mine = small.by_twin(graph, network_model(network))
         patch.setattr(small, "_left", -1)
         other = run(graph, network=network)
     assert mine is not None
@@ -86,14 +86,14 @@ def test_what_is_not_small_is_left_to_the_compiled_loop(monkeypatch: pytest.Monk
     for size in range(50):
         builder.transfer(0, 1, [0], 1000 + size)
     graph, model = builder.build(), network_model("fair")
-    assert small._by_twin(graph, model) is not None
+    assert small.by_twin(graph, model) is not None
     assert small._left == 39_950
-    for name, value in (("_left", 49), ("MOST_TASKS", 49), ("MOST_SHARED", 1274), ("_COMPILED", "sys")):
+    for name, value in (("_left", 49), ("MAX_TASKS", 49), ("MAX_SHARED", 1274), ("_COMPILED", "sys")):
         with monkeypatch.context() as patch:
             patch.setattr(small, name, value)
-            assert small._by_twin(graph, model) is None
-    monkeypatch.setattr(small, "MOST_SHARED", 1275)  # 50 + 49 + ... + 1 flows, each on one link
-    assert small._by_twin(graph, model) is not None
+            assert small.by_twin(graph, model) is None
+    monkeypatch.setattr(small, "MAX_SHARED", 1275)  # 50 + 49 + ... + 1 flows, each on one link
+    assert small.by_twin(graph, model) is not None
 
 
 def test_errors_are_the_compiled_loops() -> None:

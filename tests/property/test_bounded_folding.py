@@ -12,7 +12,7 @@ import trine
 from trine.cluster import build_topology, load_cluster
 from trine.errors import SimulationError, TrineError
 from trine.folding import bounded
-from trine.folding.period import check_repeats
+from trine.folding.period_check import check_repeats
 from trine.results import Result
 from trine.training.options import SimulateOptions
 from trine.training.run import _run, _run_micro_batches

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import trine
 from trine.cluster import Cluster, build_topology
-from trine.cluster.select import evened, first_gpus, slow_down, take_down
+from trine.cluster.select import first_gpus, slow_down, take_down
+from trine.cluster.uniform import evened
 from trine.errors import PlanError, SpecError, TooManyTasksError
 from trine.folding import stages
 

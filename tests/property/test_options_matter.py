@@ -60,12 +60,13 @@ class Case(NamedTuple):
 
 CASES = {
     command: [Case(**row) for row in rows]
-    for command, rows in yaml.safe_load(CASES_FILE.read_text(encoding="utf-8")).items()
+    for command, rows in yaml.load(CASES_FILE.read_bytes(), yaml.CSafeLoader).items()
 }
-#: ``trace capture`` needs torch; workload/test_capture_files.py flips its options. The others take minutes to
-#: simulate; tests/unit/validation/test_validate_options.py flips their options on made-up predictions.
+#: ``trace capture`` and ``measure`` need torch; crosscheck/test_meta_capture.py and measure/test_measure_command.py
+#: flip their options. The others take minutes to simulate; tests/unit/validation/test_validate_options.py flips their
+#: options on made-up predictions.
 ELSEWHERE = {
-    "trace capture", "validate training", "validate layouts", "validate operators", "validate scaling",
+    "trace capture", "measure", "validate training", "validate layouts", "validate operators", "validate scaling",
     *("plan", "size", "compare", "support", "sweep", "plot"),  # tests/unit/search, decide and experiments
 }  # fmt: skip
 
@@ -118,6 +119,13 @@ def models(folder: Path) -> None:
     text["gpu"] = None
     (folder / "measured.yaml").write_text(
         "software: megatron-2021\nsteps: [{workload: 'model:gpt-2,layers=2,gpu=h100-sxm', step_time: 20 ms}]\n"
+    )
+    (folder / "rows.csv").write_text(
+        "model,cluster,engine,isl,osl,concurrency,tpot_ms\nllama-3-8b,dgx-h100,vllm,512,64,8,20\n"
+    )
+    (folder / "stack.yaml").write_text(
+        "{model: llama-3-8b, gpu: h100-sxm, engine: vllm, precision: bf16, points: 1, "
+        "tpot: {factor: 2.0, low: 0.9, high: 1.1, points: 1}}"
     )
     (folder / "unnamed.trine.json").write_text(json.dumps(text))
     make(folder, "calibrate resnet50-h100-b128 --output {tmp}/fits.json")

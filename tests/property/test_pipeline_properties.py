@@ -4,7 +4,7 @@ from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import B, Transformer
+from small_transformers import B, Transformer
 
 import trine
 from trine.cluster import build_topology

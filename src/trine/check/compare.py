@@ -157,7 +157,12 @@ def measured_times(log: NcclLog, in_place: bool) -> tuple[list[tuple[int, list[t
 
 def _checked(size: int, times: list[tuple[int, float]], predicted: CollectiveTime) -> CheckedRow:
     measured = round(median(time for time, _ in times))
-    state = SLOW if measured > predicted.high_ps else FAST if measured < predicted.low_ps else INSIDE
+    if measured > predicted.high_ps:
+        state = SLOW
+    elif measured < predicted.low_ps:
+        state = FAST
+    else:
+        state = INSIDE
     rate = median(rate for _, rate in times)
     return CheckedRow(size_bytes=size, measured_ps=measured, busbw_bytes_per_s=rate, predicted=predicted, state=state)
 
@@ -209,7 +214,10 @@ def hints_of(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
 
 def mismatches(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
     """Return known differences between the log's machine and the cluster: GPU model, library, number of hosts."""
-    known_names = [name for name in _strange_gpus(log, cluster) if any(_is(name, gpu) for gpu in known_gpus())]
+    known_names = []
+    for name in _strange_gpus(log, cluster):
+        if any(_is(name, gpu) for gpu in known_gpus()):
+            known_names.append(name)
     differences = [_other_gpus(known_names, cluster)] if known_names else []
     if log.library is not None and cluster.library in ("nccl", "rccl") and log.library != cluster.library:
         differences.append(f"the log is of {log.library.upper()}, the cluster's GPUs use {cluster.library.upper()}")
@@ -228,20 +236,29 @@ def doubts(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
     if log.num_hosts is None and None not in nodes:
         place = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
         differences.append(f"the log does not list all hosts: {len(cluster.gpus)} ranks on {place} taken (--nodes)")
-    strange = [name for name in _strange_gpus(log, cluster) if not any(_is(name, gpu) for gpu in known_gpus())]
+    strange = []
+    for name in _strange_gpus(log, cluster):
+        if not any(_is(name, gpu) for gpu in known_gpus()):
+            strange.append(name)
     return (*differences, *([_other_gpus(strange, cluster)] if strange else []))
 
 
 def _strange_gpus(log: NcclLog, cluster: Cluster) -> list[str]:
     """Return the GPU names of a log that match no GPU model of the cluster."""
     models = _models_of(cluster)
-    return [
-        name for name in log.gpu_names if models and _GPU_NAMES.search(name) and not any(_is(name, m) for m in models)
-    ]
+    unlike = []
+    for name in log.gpu_names:
+        if models and _GPU_NAMES.search(name) and not any(_is(name, m) for m in models):
+            unlike.append(name)
+    return unlike
 
 
 def _models_of(cluster: Cluster) -> set[str]:
-    return {gpu for i in cluster.gpus if (gpu := cluster.devices[i].gpu)}
+    models = set()
+    for i in cluster.gpus:
+        if gpu := cluster.devices[i].gpu:
+            models.add(gpu)
+    return models
 
 
 def _other_gpus(names: list[str], cluster: Cluster) -> str:

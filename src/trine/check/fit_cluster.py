@@ -193,9 +193,12 @@ def fit_cluster(base: Cluster | str | Path, logs: Sequence[NcclLog], *, name: st
         evidence="assumed" if fits_badly else "measured",
         sources={**machine.sources, "calibrated": source}, spread=round(spread, 4),
     )  # fmt: skip
+    log_files = tuple(run.log.path for run in runs)
+    links = []
+    for i, each in enumerate(classes):
+        links.append(_fitted_links(machine, fitted, each, factors[2 * i : 2 * i + 2]))
     return ClusterFit(
-        cluster=fitted, base=cluster.name, logs=tuple(run.log.path for run in runs), num_sizes=num_sizes,
-        links=tuple(_fitted_links(machine, fitted, each, factors[2 * i : 2 * i + 2]) for i, each in enumerate(classes)),
+        cluster=fitted, base=cluster.name, logs=log_files, num_sizes=num_sizes, links=tuple(links),
         error_before=errors[0], error_after=errors[1], spread=spread, spread_from=spread_from,
         remarks=(*_fit_notes(classes, factors, limits, fixed), *_remarks(cluster, classes, largest, errors[1])),
     )  # fmt: skip
@@ -208,7 +211,9 @@ def _run_of(log: NcclLog, base: Cluster) -> _Run:
     if log.num_ranks > nodes * len(base.gpus):
         message = f"has {log.num_ranks} ranks on {nodes} nodes, and {base.name!r} has {len(base.gpus)} GPUs"
         raise InputError(message, file=log.path)
-    times = {size: [ps for ps, _ in found] for size, found in measured_times(log, in_place=False)[0]}
+    times = {}
+    for size, found in measured_times(log, in_place=False)[0]:
+        times[size] = [ps for ps, _ in found]
     return _Run(log=log, nodes=nodes, gpus=log.num_ranks, options=options_of(log)[0], times_ps=times)
 
 
@@ -221,7 +226,11 @@ def _machine(base: Cluster, run: _Run) -> Cluster:
 def _classes(base: Cluster, runs: Sequence[_Run]) -> tuple[str, ...]:
     """Return the classes of links that the logs measure: inside a node first."""
     inside = SCALE_UP if base.link_table.of_class(SCALE_UP).any() else HOST_LINK
-    return tuple(dict.fromkeys(inside if nodes == 1 else SCALE_OUT for nodes in sorted(run.nodes for run in runs)))
+    node_counts = sorted(run.nodes for run in runs)
+    classes = []
+    for nodes in node_counts:
+        classes.append(inside if nodes == 1 else SCALE_OUT)
+    return tuple(dict.fromkeys(classes))
 
 
 def _with_factors(cluster: Cluster, classes: Sequence[str], factors: Sequence[float]) -> Cluster:
@@ -316,7 +325,10 @@ def _spread(runs: Sequence[_Run], left: Sequence[float]) -> tuple[float, str]:
     for run in runs:
         for size, times in run.times_ps.items():
             groups.setdefault((run.log.op, run.machine, size), []).extend(times)
-    repeated = [[math.log(ps) for ps in times] for times in groups.values() if len(times) > 1]
+    repeated = []
+    for group in groups.values():
+        if len(group) > 1:
+            repeated.append([math.log(ps) for ps in group])
     degrees = sum(len(logs) - 1 for logs in repeated)
     if degrees < MIN_SIZES:
         ends = list(accumulate(len(run.times_ps) for run in runs))

@@ -96,5 +96,6 @@ def _in_place_checks(rows: Sequence[LogRow]) -> str:
     missing = sum(each is None or each.wrong is None for each in checked)
     if missing == len(checked):
         # a log without the second group of columns shows nothing
-        return "absent" if any(each is not None for each in checked) else "unknown"
+        is_present = any(each is not None for each in checked)
+        return "absent" if is_present else "unknown"
     return "present" if missing == 0 else "unknown"

@@ -83,11 +83,12 @@ class Expected:
 
     def at(self, places: Sequence[int]) -> Expected:
         """Return the expectation for some of the sizes, by their positions."""
-        return Expected(
-            sizes=tuple(self.sizes[i] for i in places),
-            usual=tuple(self.usual[i] for i in places),
-            causes=tuple(replace(each, times_ps=tuple(each.times_ps[i] for i in places)) for each in self.causes),
-        )
+        sizes = tuple(self.sizes[i] for i in places)
+        usual = tuple(self.usual[i] for i in places)
+        causes = []
+        for each in self.causes:
+            causes.append(replace(each, times_ps=tuple(each.times_ps[i] for i in places)))
+        return Expected(sizes=sizes, usual=usual, causes=tuple(causes))
 
 
 def expect(op: str, sizes: Sequence[int], cluster: Cluster, options: CollectiveOptions) -> Expected:
@@ -221,7 +222,10 @@ def nics_per_node(cluster: Cluster) -> int:
 
 
 def _changed(cluster: Cluster, link_class: str, change: Callable[[Link], Link]) -> Cluster:
-    links = tuple(change(link) if link.link_class == link_class else link for link in cluster.links)
+    links_now = []
+    for link in cluster.links:
+        links_now.append(change(link) if link.link_class == link_class else link)
+    links = tuple(links_now)
     return replace(cluster, links=links)
 
 

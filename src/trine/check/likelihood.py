@@ -157,7 +157,9 @@ def weigh(
     ``excluded``: kinds of causes that the log itself rules out.
     """
     usual = np.asarray([each.time_ps for each in expected.usual], float)
-    sigma = band_sigma([each.low_ps for each in expected.usual], [each.high_ps for each in expected.usual])
+    lows = [each.low_ps for each in expected.usual]
+    highs = [each.high_ps for each in expected.usual]
+    sigma = band_sigma(lows, highs)
     residuals = np.log(np.asarray(measured_ps, float) / usual)
 
     def fits(slowdowns: Float64) -> Float64:

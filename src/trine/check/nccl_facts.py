@@ -27,7 +27,8 @@ def measures_of(rows: Sequence[LogRow]) -> Iterator[tuple[LogRow, Measure]]:
 
 def bus_ratio(rows: Sequence[LogRow]) -> float | None:
     """Return busbw / algbw where rounding matters least; None below 1 GB/s."""
-    best = max((m for _, m in measures_of(rows)), key=lambda m: m.algbw_bytes_per_s, default=None)
+    measures = [m for _, m in measures_of(rows)]
+    best = max(measures, key=lambda m: m.algbw_bytes_per_s, default=None)
     if best is None or best.algbw_bytes_per_s < 1e9:
         return None
     return best.busbw_bytes_per_s / best.algbw_bytes_per_s
@@ -38,10 +39,12 @@ def ratio_range(rows: Sequence[LogRow]) -> tuple[float, float] | None:
     bounds = [_bounds(m) for _, m in measures_of(rows) if m.algbw_bytes_per_s >= 0.1e9]
     if not bounds or bus_ratio(rows) is None:
         return None
-    low, high = max(low for low, _ in bounds), min(high for _, high in bounds)
+    low = max(low for low, _ in bounds)
+    high = min(high for _, high in bounds)
     if low <= high:
         return low, high
-    return _bounds(max((m for _, m in measures_of(rows)), key=lambda m: m.algbw_bytes_per_s))
+    measures = [m for _, m in measures_of(rows)]
+    return _bounds(max(measures, key=lambda m: m.algbw_bytes_per_s))
 
 
 def _bounds(measure: Measure) -> tuple[float, float]:
@@ -96,7 +99,10 @@ def without_contradictions(rows: Sequence[LogRow]) -> tuple[list[LogRow], list[s
 
     If most rows do, the columns mean something else, and the rows stay.
     """
-    wrong = {id(measure): factor for row, measure in measures_of(rows) if (factor := _disagreement(row, measure)) > 1}
+    wrong = {}
+    for each, part in measures_of(rows):
+        if (factor := _disagreement(each, part)) > 1:
+            wrong[id(part)] = factor
     if not wrong:
         return list(rows), []
     total = sum(1 for _ in measures_of(rows))

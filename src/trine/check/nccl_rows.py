@@ -81,6 +81,15 @@ class LogRow:
     in_place: Measure | None
 
 
+class ResultPlaces(NamedTuple):
+    """Positions of the columns of one result. wrong: of the number of wrong elements, None without such a column."""
+
+    time: int
+    algbw: int
+    busbw: int
+    wrong: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class LogLayout:
     """Names of the columns: ``lead`` between the type and the first time, ``result`` of each result.
@@ -94,11 +103,11 @@ class LogLayout:
     unit: str = "us"
 
     @property
-    def places(self) -> tuple[int, int, int, int | None]:
+    def places(self) -> ResultPlaces:
         """Places of time, algbw, busbw and the number of wrong elements in a result."""
         names = self.result
         wrong = next((i for i, name in enumerate(names) if name in _WRONG_COLUMNS), None)
-        return 0, names.index("algbw"), names.index("busbw"), wrong
+        return ResultPlaces(0, names.index("algbw"), names.index("busbw"), wrong)
 
 
 class RowText(NamedTuple):
@@ -141,7 +150,11 @@ def printed_text(text: str) -> str:
             for side in (row.get("out_of_place"), row.get("in_place")):
                 time = side and side.get("time", side.get("cpu_time"))
                 cells += [time, side["alg_bw"], side["bus_bw"], side.get("nwrong")] if side else [None] * 4
-            lines.append(" ".join("N/A" if cell is None else str(cell).strip() for cell in cells))
+            texts = []
+            for cell in cells:
+                texts.append("N/A" if cell is None else str(cell).strip())
+            row_text = " ".join(texts)
+            lines.append(row_text)
         return "\n".join(lines)
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError, IndexError):
         return text
@@ -188,7 +201,8 @@ def find_rows(text: str) -> list[RowText]:
 def head_of(words: Sequence[str]) -> list[str]:
     """Return size, count, type, redop and root of a row whose result is missing."""
     match = _HEAD.match(" ".join(words[3:5]))
-    return [*words[:3], *(cell for cell in (match.groups() if match else ()) if cell)]
+    groups = match.groups() if match else ()
+    return [*words[:3], *(cell for cell in groups if cell)]
 
 
 def find_tail(text: str) -> RowText | None:
@@ -246,22 +260,33 @@ def parse_row(words: Sequence[str], layout: LogLayout | None) -> LogRow | None:
 
 def count_surplus(words: Sequence[str], layout: LogLayout | None) -> int:
     """Return the number of numeric cells after the results that the layout describes."""
-    cells = _lead_of(words[3:], layout)[2]
+    cells = _lead_of(words[3:], layout).cells
     width = len((layout or LogLayout()).result)
     rest = cells[2 * width :] if len(cells) >= 2 * width else cells[width:]
     numbers = [cell for cell in rest if _QUANTITY.fullmatch(cell) or cell == "N/A"]
     return len(numbers) if len(numbers) == len(rest) else 0
 
 
-def _lead_of(cells: Sequence[str], layout: LogLayout | None) -> tuple[str | None, int | None, list[str]]:
-    """Return the operation, the root, and the cells from the first time on."""
+class LineLead(NamedTuple):
+    """Start of a line of results, before the first time.
+
+    redop, root: as printed, None if the line has none. cells: the remaining ones, from the first time on.
+    """
+
+    redop: str | None
+    root: int | None
+    cells: list[str]
+
+
+def _lead_of(cells: Sequence[str], layout: LogLayout | None) -> LineLead:
+    """Split a line after its size into the leading columns and the cells of results."""
     redop, root, cells = None, None, list(cells)
     if layout is None:
         if cells and _TYPE.fullmatch(cells[0]) and cells[0] != "N":
             redop, cells = cells[0], cells[1:]
         if (len(cells) % 4 == 1 or cells[:1] == ["-1"]) and cells and _ROOT.fullmatch(cells[0]):
             root, cells = int(cells[0]), cells[1:]
-        return redop, root, cells
+        return LineLead(redop, root, cells)
     for name in layout.lead:
         if not cells:
             break
@@ -281,7 +306,7 @@ def _lead_of(cells: Sequence[str], layout: LogLayout | None) -> tuple[str | None
         and cells[0] != "N"
     ):
         redop, cells = cells[0], cells[1:]  # a header typed by hand may lack the column
-    return redop, root, cells
+    return LineLead(redop, root, cells)
 
 
 def _measure(words: Sequence[str], layout: LogLayout) -> Measure | None:

@@ -180,7 +180,10 @@ def read_log(path: str | os.PathLike[str], op: str | None = None, run: int | Non
         raise InputError(f"holds {len(runs)} runs ({_ops_of(runs)}); {choices}", file=path)
     if runs[0].op is None:
         others = runs[0].op_others or ("all_gather", "all_to_all", "...")
-        remedy = ", ".join(each if each == "..." else f"--op {each}" for each in others)
+        options = []
+        for each in others:
+            options.append(each if each == "..." else f"--op {each}")
+        remedy = ", ".join(options)
         message = f"does not name its collective, and the columns fit more than one: give {remedy}"
         raise InputError(message, file=path)
     if (alone := runs[0].num_alone) > 1:
@@ -200,7 +203,8 @@ def read_runs(path: str | os.PathLike[str]) -> list[NcclLog]:
     reader = _Reader(_labels_of(lines), path)
     for number, line in enumerate(lines, start=1):
         reader.read(number, line)
-    runs = [_finished(draft, str(path)) for draft in _joined_sweeps([each for each in reader.drafts if each.rows])]
+    drafts = [each for each in reader.drafts if each.rows]
+    runs = [_finished(draft, str(path)) for draft in _joined_sweeps(drafts)]
     has_header = any(draft.layout is not None for draft in reader.drafts)
     foreign = None if has_header else program_named(text)
     if runs and foreign is not None:
@@ -425,15 +429,17 @@ def _finished(draft: _Draft, path: str) -> NcclLog:
         guess = guess_op(rows or draft.rows, units, max(len(ranks), in_process))
     counts = _count_ranks(draft, guess.op, units)
     marked = [] if draft.program or guess.op is None else [_describe_guess(guess)]
+    host_names = dict.fromkeys(host for _, host, _ in ranks)
+    gpu_names = dict.fromkeys(name for _, _, name in ranks if name)
     return NcclLog(
         path=path, rows=tuple(rows), op=guess.op, op_from=guess.source, num_ranks=counts.estimate,
         fewest_ranks=counts.fewest, most_ranks=counts.most, ranks_from=counts.source,
         num_hosts=_num_hosts(draft, counts, ranks), num_alone=max(1, len(draft.root_processes)),
-        hosts=tuple(dict.fromkeys(host for _, host, _ in ranks)),
-        gpu_names=tuple(dict.fromkeys(name for _, _, name in ranks if name)), launch=_launch(draft, ranks),
-        library=draft.library, version=draft.version, network=draft.network, environment=draft.environment,
+        hosts=tuple(host_names), gpu_names=tuple(gpu_names), launch=_launch(draft, ranks), library=draft.library,
+        version=draft.version, network=draft.network, environment=draft.environment,
         average_busbw_bytes_per_s=draft.average, incomplete=_why_incomplete(draft), fault=units.fault or None,
-        op_others=guess.others, in_process=in_process, notes=(*_notes(draft, counts, units), *contradictions, *marked),
+        op_others=guess.others, in_process=in_process,
+        notes=(*_notes(draft, counts, units), *contradictions, *marked),
     )  # fmt: skip
 
 
@@ -594,10 +600,11 @@ def _ops_of(runs: Sequence[NcclLog]) -> str:
 
 def _list_runs(runs: Sequence[NcclLog]) -> str:
     """Return the numbered runs in order: collective, ranks and sizes of each."""
-    descriptions = [
-        f"{i}: {run.op or 'unnamed'}"
-        + (f" of {run.num_ranks} ranks" if run.num_ranks else "")
-        + f", {format_size(run.rows[0].size_bytes)} to {format_size(run.rows[-1].size_bytes)}"
-        for i, run in enumerate(runs[:8], start=1)
-    ]
+    descriptions = []
+    for i, run in enumerate(runs[:8], start=1):
+        descriptions.append(
+            f"{i}: {run.op or 'unnamed'}"
+            + (f" of {run.num_ranks} ranks" if run.num_ranks else "")
+            + f", {format_size(run.rows[0].size_bytes)} to {format_size(run.rows[-1].size_bytes)}"
+        )
     return "; ".join([*descriptions, *([f"{len(runs) - 8} more"] if len(runs) > 8 else [])])

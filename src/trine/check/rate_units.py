@@ -69,13 +69,18 @@ def read_units(rows: Sequence[LogRow], blocks: int | None, states_unit: bool) ->
 
     blocks: size / (count x bytes of an element) if constant. states_unit: the header names the unit of the times.
     """
-    factors = [each for row in rows for measure in (row.out_of_place, row.in_place) if (each := _factor(row, measure))]
+    factors = []
+    for row in rows:
+        for measure in (row.out_of_place, row.in_place):
+            if each := _factor(row, measure):
+                factors.append(each)
     if not factors:
         return RateUnits()
     factor = median(value for value, _ in factors)
     agreeing = sum(abs(math.log(value / factor)) <= off + _AGREES for value, off in factors)
     if agreeing <= _MOST * len(factors) and len(factors) > 2:
-        low, high = min(value for value, _ in factors), max(value for value, _ in factors)
+        low = min(value for value, _ in factors)
+        high = max(value for value, _ in factors)
         text = f"size / time is {low:.3g} to {high:.3g} times algbw in {len(factors)} results"
         return RateUnits(fault=f"time and algbw disagree: {text}, so the columns mean something else")
     ratios = [m.busbw_bytes_per_s / m.algbw_bytes_per_s for row in rows for m in (row.out_of_place, row.in_place)

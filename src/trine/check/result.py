@@ -161,6 +161,19 @@ class CheckResult(Report):
     def document(self) -> Row:
         """Return plain data, as documented in docs/guides/check.md."""
         log = self.log
+        rows = [_row_json(row) for row in self.rows]
+        if self.cause is None:
+            likely_cause = None
+        else:
+            likely_cause = {
+                **to_row(self.cause, "name kind advice fitted"),
+                "stated": self.stated or None,
+                "alike": list(self.alike),
+            }
+        compared = [
+            {**to_row(weighed.cause, "name kind"), "probability": weighed.probability, "residual": weighed.left}
+            for weighed in self.causes
+        ]
         return {
             "trine_version": __version__,
             "log": log.path,
@@ -173,23 +186,14 @@ class CheckResult(Report):
             "library_version": log.version,
             "gpu_names": list(log.gpu_names),
             "hosts": list(log.hosts),
-            "rows": [_row_json(row) for row in self.rows],
+            "rows": rows,
             **to_row(self, "healthy state"),
             "reason": self.reason or None,
             "verdict": _verdict(self),
             "suspicious_from_bytes": self.suspicious_from,
             "suspicious_to_bytes": self.suspicious_to,
-            "likely_cause": None
-            if self.cause is None
-            else {
-                **to_row(self.cause, "name kind advice fitted"),
-                "stated": self.stated or None,
-                "alike": list(self.alike),
-            },
-            "causes_compared": [
-                {**to_row(weighed.cause, "name kind"), "probability": weighed.probability, "residual": weighed.left}
-                for weighed in self.causes
-            ],
+            "likely_cause": likely_cause,
+            "causes_compared": compared,
             "log10_odds": self.log_odds / math.log(10),
             "noise_bytes": list(self.noise),
             "notes": list(self.notes),
@@ -295,10 +299,14 @@ def _draw(check: CheckResult) -> Any:
     sizes = [row.size_bytes for row in check.rows]
     predicted = [row.predicted for row in check.rows]
     traffic = [p.sent_bytes * p.bus_factor * 1e3 for p in predicted]  # over picoseconds: GB/s
-    times.fill_between(sizes, [p.low_ps / 1e6 for p in predicted], [p.high_ps / 1e6 for p in predicted],
+    lows = [p.low_ps / 1e6 for p in predicted]
+    highs = [p.high_ps / 1e6 for p in predicted]
+    times.fill_between(sizes, lows, highs,
                        color="#56B4E9", alpha=0.3, lw=0, label="band (80 % expected inside)")  # fmt: skip
-    rates.fill_between(sizes, [m / p.high_ps for m, p in zip(traffic, predicted, strict=True)],
-                       [m / p.low_ps for m, p in zip(traffic, predicted, strict=True)],
+    slowest = [m / p.high_ps for m, p in zip(traffic, predicted, strict=True)]
+    fastest = [m / p.low_ps for m, p in zip(traffic, predicted, strict=True)]
+    rates.fill_between(sizes, slowest,
+                       fastest,
                        color="#56B4E9", alpha=0.3, lw=0)  # fmt: skip
     times.plot(sizes, [p.time_ps / 1e6 for p in predicted], color="black", lw=1, label="predicted")
     rates.plot(sizes, [m / p.time_ps for m, p in zip(traffic, predicted, strict=True)], color="black", lw=1)

@@ -151,28 +151,41 @@ def compare_logs(first: NcclLog, second: NcclLog, *, in_place: bool = False) -> 
     sizes = sorted(times[0].keys() & times[1].keys())
     if not sizes:
         raise InputError(f"has no size of {first.path}", file=second.path)
-    pairs = [[[ps for ps, _ in found[size]] for found in times] for size in sizes]
+    pairs = []
+    for size in sizes:
+        pairs.append([[ps for ps, _ in found[size]] for found in times])
     logs = [math.log(median(b) / median(a)) for a, b in pairs]
     noise = _noise(sizes, logs, pairs)
-    rows = tuple(
-        RunRow(
-            size_bytes=size, first_ps=round(median(a)), second_ps=round(median(b)),
-            first_busbw_bytes_per_s=median(rate for _, rate in times[0][size]),
-            second_busbw_bytes_per_s=median(rate for _, rate in times[1][size]),
-            noise=sigma, state=SAME if abs(ratio) <= MIN_SIGMAS * sigma else SLOWER if ratio > 0 else FASTER,
+    compared = []
+    for size, (a, b), ratio, sigma in zip(sizes, pairs, logs, noise, strict=True):
+        first_rate = median(rate for _, rate in times[0][size])
+        second_rate = median(rate for _, rate in times[1][size])
+        compared.append(
+            RunRow(
+                size_bytes=size,
+                first_ps=round(median(a)),
+                second_ps=round(median(b)),
+                first_busbw_bytes_per_s=first_rate,
+                second_busbw_bytes_per_s=second_rate,
+                noise=sigma,
+                state=SAME if abs(ratio) <= MIN_SIGMAS * sigma else SLOWER if ratio > 0 else FASTER,
+            )
         )
-        for size, (a, b), ratio, sigma in zip(sizes, pairs, logs, noise, strict=True)
-    )  # fmt: skip
+    rows = tuple(compared)
     ranges = _ranges(rows)
     states = {state for state, _, _ in ranges}
     left_out = len(times[0].keys() ^ times[1].keys())
     remarks = [f"{left_out} sizes are in one log only: left out"] if left_out else []
     remarks += [note for _, notes in curves for note in notes]
+    result = "in-place" if in_place else "out-of-place"
+    sizes_alone = []
+    for row in rows:
+        if row.state != SAME and not any(start <= row.size_bytes <= end for _, start, end in ranges):
+            sizes_alone.append(row.size_bytes)
+    isolated = tuple(sizes_alone)
+    overall = SAME if not states else states.pop() if len(states) == 1 else MIXED
     return RunComparison(
-        first=first, second=second, result="in-place" if in_place else "out-of-place", rows=rows,
-        state=SAME if not states else states.pop() if len(states) == 1 else MIXED, ranges=ranges,
-        isolated=tuple(row.size_bytes for row in rows if row.state != SAME
-                       and not any(start <= row.size_bytes <= end for _, start, end in ranges)),
+        first=first, second=second, result=result, rows=rows, state=overall, ranges=ranges, isolated=isolated,
         remarks=tuple(dict.fromkeys((*_differences(first, second), *remarks))),
     )  # fmt: skip
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from types import MappingProxyType
+from typing import NamedTuple
 
 from trine.check.hypotheses import Expected, Hypothesis
 from trine.check.likelihood import NOISE, Noise, Weighed, Weights, weigh
@@ -31,7 +32,7 @@ MAX_MISFIT_LOG_ODDS = math.log(3)
 #: A size above the band's upper end times MARGIN lies clearly outside.
 MARGIN = 1.15
 #: The same where most sizes of a log lie above the band.
-MOST_MARGIN = 1.05
+MAX_MARGIN = 1.05
 #: A range of sizes is at least this wide, with each size extending half-way to its neighbours.
 MIN_OCTAVES = 1.5
 #: A prediction does not fit a machine if most sizes lie outside their band, or if a range of sizes is faster than the
@@ -40,7 +41,7 @@ MIN_OCTAVES = 1.5
 FAST_BY = 1.5
 FAST_OCTAVES, FASTEST_BY = 3.0, 1.25
 #: With fewer sizes, only a large one decides.
-FEW_SIZES = 4
+MIN_SIZES = 4
 DECIDES_BYTES = 256 << 20
 #: Two neighbouring sizes from LARGE_BYTES on are a fault at this multiple of the prediction.
 LARGE_BYTES = 16 << 20
@@ -78,7 +79,7 @@ def check_curve(
     sizes = expected.sizes
     above = [time / usual.high_ps for time, usual in zip(measured_ps, expected.usual, strict=True)]
     runs = runs_of(len(sizes), lambda i: above[i] > 1)
-    is_few = len(sizes) < FEW_SIZES
+    is_few = len(sizes) < MIN_SIZES
     slow = _slow_runs(expected, measured_ps, runs, weights.log_odds)
     isolated = [run for run in runs if len(run) == 1 and len(sizes) > 1 and not is_few and run not in slow]
     noise_sizes = tuple(sizes[run[0]] for run in isolated if above[run[0]] > MARGIN)
@@ -112,8 +113,12 @@ def _slow_runs(
 ) -> list[list[int]]:
     """Return the runs of sizes above the band that a fault explains."""
     sizes = expected.sizes
-    if len(sizes) < FEW_SIZES:
-        return [run for run in runs if any(sizes[i] >= DECIDES_BYTES for i in run)]
+    if len(sizes) < MIN_SIZES:
+        decisive = []
+        for run in runs:
+            if any(sizes[i] >= DECIDES_BYTES for i in run):
+                decisive.append(run)
+        return decisive
     wide = [run for run in runs if octaves(sizes, run) >= MIN_OCTAVES]
     in_middle = bool(runs) and runs[0][0] > 0 and runs[-1][-1] < len(sizes) - 1
     if log_odds >= (MIN_MIDDLE_LOG_ODDS if in_middle else MIN_LOG_ODDS):
@@ -122,28 +127,48 @@ def _slow_runs(
     def is_far(i: int) -> bool:
         return sizes[i] >= LARGE_BYTES and measured_ps[i] > FAR_SLOWER * expected.usual[i].time_ps
 
-    return [run for run in runs if any(is_far(a) and is_far(b) for a, b in pairwise(run))]
+    far_runs = []
+    for run in runs:
+        if any(is_far(a) and is_far(b) for a, b in pairwise(run)):
+            far_runs.append(run)
+    return far_runs
 
 
 def _ranges_above(sizes: Sequence[int], runs: list[list[int]], above: Sequence[float]) -> list[list[int]]:
     """Return the runs of neighbouring sizes that lie above the band: clearly, over a wide range, or most sizes."""
     several = [run for run in runs if len(run) > 1]
-    wide = [run for run in several if octaves(sizes, run) >= MIN_OCTAVES and max(above[i] for i in run) > MARGIN]
-    far = [run for run in several if max(above[i] for i in run) > MOST_MARGIN]
+    wide = []
+    for run in several:
+        if octaves(sizes, run) >= MIN_OCTAVES and max(above[i] for i in run) > MARGIN:
+            wide.append(run)
+    far = []
+    for run in several:
+        if max(above[i] for i in run) > MAX_MARGIN:
+            far.append(run)
     return wide or (far if 2 * sum(map(len, far)) > len(sizes) else [])
+
+
+class _RangeVerdict(NamedTuple):
+    """Judgement of sizes above the band; ``is_compared``: whether the verdict lists possible causes."""
+
+    state: str
+    reason: str
+    is_compared: bool
 
 
 def _range_above(
     expected: Expected, measured_ps: Sequence[int], ranges: list[list[int]], log_odds: float
-) -> tuple[str, str, bool]:
-    """Return state, reason, and whether causes are compared, for ranges above the band without a likely fault."""
+) -> _RangeVerdict:
+    """Judge ranges above the band without a likely fault."""
     places = [i for run in ranges for i in run]
     ratio = max(measured_ps[i] / expected.usual[i].time_ps for i in places)
     count = of_sizes(len(places), len(expected.sizes))
     text = f"{count} above the band in a row, up to {ratio:.2g} times slower than predicted"
     if log_odds > MAX_MISFIT_LOG_ODDS:
-        return UNDECIDED, f"{text}; a fault and a wrong prediction are about as likely", True
-    return MISFIT, f"{text}, but no fault is more likely than a wrong prediction", False
+        reason = f"{text}; a fault and a wrong prediction are about as likely"
+        return _RangeVerdict(UNDECIDED, reason, is_compared=True)
+    reason = f"{text}, but no fault is more likely than a wrong prediction"
+    return _RangeVerdict(MISFIT, reason, is_compared=False)
 
 
 def _named_cause(
@@ -154,17 +179,17 @@ def _named_cause(
         return Verdict()
     best, causes = weights.causes[0], weights.causes
     cause = best.cause if best.probability >= weights.unknown else None
-    cited = min((each for each in causes if each.cause.kind in stated), key=lambda each: each.left, default=None)
+    stated_causes = [each for each in causes if each.cause.kind in stated]
+    cited = min(stated_causes, key=lambda each: each.left, default=None)
     if cited is not None:
         cause = cited.cause
         causes = (replace(cited, probability=1.0), *(replace(c, probability=0.0) for c in causes if c is not cited))
     elif cause is None:
         causes = _by_error(causes)
-    return Verdict(
-        cause=cause, alike=() if cause is None else weights.alike(cause), causes=causes,
-        stated="" if cited is None else stated[cited.cause.kind],
-        unexplained_from=None if cause is None else _unexplained(expected, measured_ps, cause),
-    )  # fmt: skip
+    alike = () if cause is None else weights.alike(cause)
+    stated_text = "" if cited is None else stated[cited.cause.kind]
+    unexplained_from = None if cause is None else _unexplained(expected, measured_ps, cause)
+    return Verdict(cause=cause, alike=alike, causes=causes, stated=stated_text, unexplained_from=unexplained_from)
 
 
 def _by_error(causes: Sequence[Weighed]) -> tuple[Weighed, ...]:
@@ -216,4 +241,6 @@ def octaves(sizes: Sequence[int], run: Sequence[int]) -> float:
 
 def of_sizes(count: int, total: int) -> str:
     """Return ``3 of 8 sizes lie``."""
-    return f"{count} of {total} {'size' if total == 1 else 'sizes'} {'lies' if count == 1 else 'lie'}"
+    noun = "size" if total == 1 else "sizes"
+    verb = "lies" if count == 1 else "lie"
+    return f"{count} of {total} {noun} {verb}"

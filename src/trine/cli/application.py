@@ -140,7 +140,8 @@ def parses(words: Sequence[str]) -> bool:
         return False
     for parameter in all_parameters(function):
         given = typed.get(parameter.name)
-        texts = [each for each in (given if isinstance(given, list | tuple) else [given]) if isinstance(each, str)]
+        values = given if isinstance(given, list | tuple) else [given]
+        texts = [each for each in values if isinstance(each, str)]
         has_list = re.fullmatch(r"[a-z0-9-]+(\|[a-z0-9-]+)+", parameter.option.metavar or "") is not None
         if has_list and parameter.option.values is None and not set(texts) <= set(parameter.values()):
             return False
@@ -214,7 +215,9 @@ class TrineGroup(click.Group):
     ) -> Any:
         """Run a command line; raises SystemExit."""
         words = sys.argv[1:] if args is None else list(args)
-        spread = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+        spread = []
+        for word in words:
+            spread.extend(word.split("=", 1) if word.startswith("--") else [word])
         wrong = next((pair for pair in pairwise(spread) if pair in VALUES), None)
         if wrong is not None:
             hint = suggestion(words, _named(spread)) or f"; trine writes it as {wrong[0]} {VALUES[wrong]}"
@@ -236,7 +239,9 @@ class TrineGroup(click.Group):
 
 
 def _options(ctx: click.Context | None) -> list[str]:
-    return [] if ctx is None else [name for each in ctx.command.params for name in (*each.opts, *each.secondary_opts)]
+    if ctx is None:
+        return []
+    return [name for each in ctx.command.params for name in (*each.opts, *each.secondary_opts)]
 
 
 def _named(words: Sequence[str]) -> list[str]:
@@ -321,7 +326,10 @@ def single(function: Callable[..., Any], words: str) -> click.Command:
     varied = varied_parameters(words, parameters)
 
     def invoke(**typed: Any) -> None:
-        vary = {each.name: value for each in varied if (value := typed.pop(each.name)) not in (None, ())}
+        vary = {}
+        for each in varied:
+            if (value := typed.pop(each.name)) not in (None, ()):
+                vary[each.name] = value
         if vary:
             from trine.cli.vary import answer_varied
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from trine.cli.options import OUTPUT, Option, argument, clusters, gpus
-from trine.cli.options import traces as known_traces
+from trine.cli.completions import clusters, gpus
+from trine.cli.completions import traces as known_traces
+from trine.cli.options import OUTPUT, Option, argument
 from trine.cli.output import show, write_json, written
 from trine.cli.progress import RowsLine
 from trine.errors import InputError
@@ -24,16 +25,24 @@ def calibrate(
         str | None,
         Option("Fit up to three factors of a software profile on this file's measured steps.", "MEASURED.yaml"),
     ] = None,
+    serving: Annotated[
+        str | None, Option("Correct one stack's serving times by the measured points of this file.", "ROWS.csv")
+    ] = None,
     output: Annotated[str | None, Option("Write the fits to this file.", "FILE", OUTPUT, ("--output", "-o"))] = None,
     trace_gpu: Annotated[
         str | None, Option("Name the GPU of the traces if they do not: a name or the driver's.", values=gpus)
     ] = None,
     json: Annotated[str | None, Option("Write the report as JSON; - for stdout.", "FILE", OUTPUT)] = None,
 ) -> None:
-    """Fit operator times on TRACES, or a software profile on measured steps (--step), with the left-out error.
+    """Fit operator times on TRACES, a software profile on steps (--step), or a serving stack on points (--serving).
 
     Example: trine calibrate vgg13-h100-b128 resnet50-h100-b128 --output fits.json
     """
+    if serving is not None:
+        if any(each is not None for each in (cluster, step, traces, trace_gpu)):
+            raise InputError("points of a server are fitted alone: --serving FILE", field="--serving")
+        _fit_stack(serving, output, json)
+        return
     if cluster is not None:
         if step is not None or trace_gpu is not None:
             raise InputError("a cluster is fitted to logs alone: --cluster NAME LOG...", field="--cluster")
@@ -67,10 +76,21 @@ def _fit_cluster(base: str, paths: list[str], output: str | None, json: str | No
 
     if not paths:
         raise InputError("names no log: give the output of nccl-tests", field="LOG")
-    fit = fit_cluster(base, [read_log(path) for path in paths], name=None if output is None else Path(output).stem)
+    logs = [read_log(path) for path in paths]
+    name = None if output is None else Path(output).stem
+    fit = fit_cluster(base, logs, name=name)
     show(fit.details(), json)
     written(output, fit.save, "cluster written to {0}: use it with --cluster {0}")
     write_json(fit, json, "calibrate")
+
+
+def _fit_stack(rows: str, output: str | None, json: str | None) -> None:
+    from trine.inference.stack_fit import calibrate_serving
+
+    fit = calibrate_serving(rows)
+    show(fit.text(), json)
+    written(output, fit.save, "stack written to {0}: use it with trine infer --stack {0}")
+    write_json(fit.to_json(), json, "calibrate")
 
 
 def _fit_step(step: str, traces: list[str] | None, trace_gpu: str | None, output: str | None, json: str | None) -> None:

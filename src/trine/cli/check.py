@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Annotated
 
+from trine.cli.completions import collectives
 from trine.cli.machine import CIRCUITS, MachineOptions, group_machine
-from trine.cli.options import OUTPUT, Brief, Details, Json, Option, argument, collectives
+from trine.cli.options import OUTPUT, Brief, Details, Json, Option, argument
 from trine.cli.output import EXIT_FAILED, drawn, say, show_answer, write_json
 from trine.cli.parameters import Fields, Given
 from trine.collectives.options import CollectiveOptions

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+from trine.cli.completions import clusters, gpus
 from trine.cli.machine import CIRCUITS, MachineOptions, group_machine
-from trine.cli.options import MACHINE, OUTPUT, Json, Option, argument, clusters, gpus
+from trine.cli.options import MACHINE, OUTPUT, Json, Option, argument
 from trine.cli.output import say, show, show_table, write_json, written
 from trine.cli.parameters import Fields
 from trine.errors import InputError, SpecError
@@ -129,7 +130,9 @@ def _summary(machine: Cluster) -> list[str]:
     lines = [f"{machine.name}: {len(machine.gpus)} GPUs on {len(hosts)} node{'s' if len(hosts) > 1 else ''}"]
     if machine.notes:
         lines.append(machine.notes.strip())
-    devices = [device.gpu or device.kind if device.kind == "gpu" else device.kind for device in machine.devices]
+    devices = []
+    for device in machine.devices:
+        devices.append(device.gpu or device.kind if device.kind == "gpu" else device.kind)
     lines.append(f"devices: {', '.join(f'{devices.count(name)} x {name}' for name in dict.fromkeys(devices))}")
     usual = f"; usually joined by {machine.fabric.kind} of {machine.fabric.link}" if machine.fabric else ""
     peers = {None: "", True: ", GPUs have peer access", False: ", GPUs have no peer access"}[machine.peer_access]
@@ -180,11 +183,16 @@ def _pairs(machine: Cluster) -> list[str]:
     gpus = machine.gpus
     if not 1 < len(gpus) <= MAX_PAIRS:
         return []
-    cells = [[_cell(machine, a, b) if a != b else "-" for b in gpus] for a in gpus]
+    cells = []
+    for a in gpus:
+        cells.append([_cell(machine, a, b) if a != b else "-" for b in gpus])
     width = max(len(cell) for row in cells for cell in row)
     lines = ["GPU to GPU, GB/s of the narrowest link / us of the links' latencies:"]
     lines.append("       " + " ".join(f"{i:>{width}}" for i in range(len(gpus))))
-    return lines + [f"  {i:4} " + " ".join(f"{cell:>{width}}" for cell in row) for i, row in enumerate(cells)]
+    row_lines = []
+    for i, row in enumerate(cells):
+        row_lines.append(f"  {i:4} " + " ".join(f"{cell:>{width}}" for cell in row))
+    return lines + row_lines
 
 
 def _cell(machine: Cluster, a: int, b: int) -> str:
@@ -203,7 +211,9 @@ def _cell(machine: Cluster, a: int, b: int) -> str:
 def _device_and_link_lines(machine: Cluster) -> list[str]:
     from trine.common.units import format_bandwidth, format_time
 
-    lines = [f"  {d.kind:7} {d.name}{f' ({d.gpu})' if d.gpu else ''}" for d in machine.devices]
+    lines = []
+    for d in machine.devices:
+        lines.append(f"  {d.kind:7} {d.name}{f' ({d.gpu})' if d.gpu else ''}")
     for link in machine.links:
         lines.append(f"  {link.name:34} {format_bandwidth(link.bytes_per_s):>12}  {format_time(link.latency_ps):>10}")
     return lines
@@ -214,22 +224,29 @@ def _document(machine: Cluster) -> dict[str, Any]:
     from trine.results.columns import to_row, to_rows
 
     speeds = "bytes_per_s peak_bytes_per_s latency_ps"
+    link_rows = [
+        {
+            "name": link.name,
+            "from": machine.devices[link.source].name,
+            "to": machine.devices[link.target].name,
+            **to_row(link, speeds),
+            "class": link.link_class,
+            "medium": link.medium,
+        }
+        for link in machine.links
+    ]
+    kinds_of_links = [
+        {"medium": kind.medium, "class": kind.link_class, **to_row(kind, f"joins count {speeds}")}
+        for kind in link_kinds(machine)
+    ]
+    circuits = None if machine.circuits is None else asdict(machine.circuits)
     return {
         **to_row(machine, "name evidence library routing fingerprint"),
         "bisection_bytes_per_s": bisection_bytes_per_s(machine),
         "devices": to_rows(machine.devices, "name kind gpu node forwards reduces rail"),
-        "links": [
-            {
-                "name": link.name, "from": machine.devices[link.source].name, "to": machine.devices[link.target].name,
-                **to_row(link, speeds), "class": link.link_class, "medium": link.medium,
-            }
-            for link in machine.links
-        ],
-        "kinds_of_links": [
-            {"medium": kind.medium, "class": kind.link_class, **to_row(kind, f"joins count {speeds}")}
-            for kind in link_kinds(machine)
-        ],
-        "circuits": None if machine.circuits is None else asdict(machine.circuits),
+        "links": link_rows,
+        "kinds_of_links": kinds_of_links,
+        "circuits": circuits,
         "notes": machine.notes,
         "sources": dict(machine.sources),
     }  # fmt: skip

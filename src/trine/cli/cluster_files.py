@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
 
-from trine.cli.options import MACHINE, OUTPUT, Option, argument, clusters, formats, gpus
+from trine.cli.completions import clusters, formats, gpus
+from trine.cli.options import MACHINE, OUTPUT, Option, argument
 from trine.cli.output import keep_input, show, write_json, writes
 
 if TYPE_CHECKING:

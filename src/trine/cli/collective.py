@@ -69,7 +69,9 @@ def idle_links(machine: MachineOptions, ask: Callable[[MachineOptions], Collecti
 
     def is_same(base: MachineOptions, variant: MachineOptions) -> bool:
         first, second = ask(base), ask(variant)
-        notes = [[row.notes for row in answer.rows] for answer in (first, second)]
+        notes = []
+        for answer in (first, second):
+            notes.append([row.notes for row in answer.rows])
         return first.load == second.load and first.times_ps == second.times_ps and notes[0] == notes[1]
 
     for option, without in options_of_links(machine):
@@ -79,12 +81,10 @@ def idle_links(machine: MachineOptions, ask: Callable[[MachineOptions], Collecti
 
 def _only_option(machine: MachineOptions, without: MachineOptions, default: MachineOptions) -> MachineOptions:
     """Return the machine with only the option that ``without`` lacks."""
-    return replace(
-        default,
-        routing=machine.routing if without.routing is None else None,
-        slow_link=tuple(text for text in machine.slow_link if text not in without.slow_link),
-        link_down=tuple(text for text in machine.link_down if text not in without.link_down),
-    )
+    routing = machine.routing if without.routing is None else None
+    slow_links = tuple(text for text in machine.slow_link if text not in without.slow_link)
+    dead_links = tuple(text for text in machine.link_down if text not in without.link_down)
+    return replace(default, routing=routing, slow_link=slow_links, link_down=dead_links)
 
 
 def alias(op: str) -> str:

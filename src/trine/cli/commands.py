@@ -55,7 +55,7 @@ def _commands() -> Iterator[Command]:
 COMMANDS = tuple(_commands())
 
 #: Maximum number of options that ``--help`` lists in full, and the selection for commands with more.
-MOST_LISTED = 20
+MAX_LISTED = 20
 COMMON = {command.words: command.common for command in COMMANDS if command.common}
 
 

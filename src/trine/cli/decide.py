@@ -4,20 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from trine.cli.options import (
-    GRADIENT_WORDS,
-    LOSS_WORDS,
-    OUTPUT,
-    SERVING,
-    Brief,
-    Details,
-    Json,
-    Option,
-    argument,
-    clusters,
-    models,
-    software_profiles,
-)
+from trine.cli.completions import clusters, models, software_profiles
+from trine.cli.options import GRADIENT_WORDS, LOSS_WORDS, OUTPUT, SERVING, Brief, Details, Json, Option, argument
 from trine.cli.output import Section, end, show, show_answer, to_terminal, write_json
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import RowsLine
@@ -113,11 +101,12 @@ def size(
     is_finished = True
     with RowsLine("machine types") as line, observing(on_stage=line.queue):
         try:
+            change = BATCH_CHANGE if batch_change is None else batch_change
+            most_gpus = DEFAULT_MAX_GPUS if max_gpus is None else max_gpus
             answer = size_run(
-                model, tokens, days=days, budget=budget, price=price, clusters=cluster or (), global_batch=global_batch,
-                batch_change=BATCH_CHANGE if batch_change is None else batch_change, failures=failures.make(),
-                max_gpus=DEFAULT_MAX_GPUS if max_gpus is None else max_gpus, software=software,
-                gradient_dtype=gradient_dtype, loss=loss, precision=precision, progress=line.rows,
+                model, tokens, days=days, budget=budget, price=price, clusters=cluster or (),
+                global_batch=global_batch, batch_change=change, failures=failures.make(), max_gpus=most_gpus,
+                software=software, gradient_dtype=gradient_dtype, loss=loss, precision=precision, progress=line.rows,
                 on_machine=lambda machine: line.queue(machine.sentence),
             )  # fmt: skip
         except SizeInterrupted as stop:

@@ -34,7 +34,7 @@ class EmitAnswer(Section):
         if requested.replica_batches:
             raise InputError("launch configurations have one batch for all replicas", field="replica_batches")
         loaded, software = setup_workload(workload, setup_machine(requested, options), options)
-        plan = setup_layout(requested, loaded, software.profile)[0]
+        plan = setup_layout(requested, loaded, software.profile).plan
         name = str(workload).removeprefix("model:").partition(",")[0]
         samples = (plan.batch or loaded.batch) * plan.dp
         self._text = load_target(_EMIT)(self._dialect, name, plan, samples, LayoutFacts(loaded))

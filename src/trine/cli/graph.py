@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from trine.cli.options import MACHINE, NETWORK, NETWORK_WORDS, Engine, Json, Option, argument, clusters, networks
+from trine.cli.completions import clusters, networks
+from trine.cli.options import MACHINE, NETWORK, NETWORK_WORDS, Engine, Json, Option, argument
 from trine.cli.output import say, show, write_json
 from trine.cli.progress import watched
 

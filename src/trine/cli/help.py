@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from trine.cli.commands import ABOUT, COMMON, GROUPS, MOST_LISTED, below
+from trine.cli.commands import ABOUT, COMMON, GROUPS, MAX_LISTED, below
 
 if TYPE_CHECKING:
     from trine.cli.parameters import CommandParameter
@@ -50,7 +50,8 @@ def group_page(group: str = "", colour: bool = False) -> str:
     path = f"trine {group}".strip()
     about = GROUPS[group][1] if group else ABOUT
     rows = [HelpRow(panel, name, "", text) for name, panel, text in below(group)]
-    rows += [HelpRow("Options", " ".join(names), "", text) for names, text in (*(_ROOT if not group else ()), _HELP)]
+    root_options = _ROOT if not group else ()
+    rows += [HelpRow("Options", " ".join(names), "", text) for names, text in (*root_options, _HELP)]
     return _page(f"{path} [OPTIONS] COMMAND [ARGS]...", about, "", rows, colour)
 
 
@@ -64,9 +65,10 @@ def command_page(words: str, function: Callable[..., Any], colour: bool = False,
     usage = " ".join(_usage(item) for item in parameters if item.option.is_argument)
     common = COMMON.get(words, ())
     listed = parameters
-    if not is_all and len(parameters) > MOST_LISTED:
+    if not is_all and len(parameters) > MAX_LISTED:
         listed = [item for item in parameters if item.option.is_argument or item.long.removeprefix("--") in common]
-    rows = [_row(item) for item in (*listed, *varied[: None if is_all else 1])]
+    limit = None if is_all else 1
+    rows = [_row(item) for item in (*listed, *varied[:limit])]
     rows.append(HelpRow("Output", " ".join(_HELP[0]), "", _HELP[1]))
     if not is_all and (hidden := len(parameters) - len(listed) + len(varied[1:])):
         rows.append(HelpRow("Output", "--help-all", "", f"Show {hidden} more options."))
@@ -140,7 +142,9 @@ def _cells(row: HelpRow, left: int, right: int) -> Iterator[tuple[str, str]]:
     parts = [row.names, *textwrap.wrap(re.sub(r"\|", "| ", row.value), left - 2)] if row.value else [row.names]
     parts = [parts[0], *(f"  {part.replace('| ', '|')}" for part in parts[1:])]
     for number in range(max(len(parts), len(texts))):
-        yield parts[number] if number < len(parts) else "", texts[number] if number < len(texts) else ""
+        first_cell = parts[number] if number < len(parts) else ""
+        second_cell = texts[number] if number < len(texts) else ""
+        yield first_cell, second_cell
 
 
 def _has_boxes() -> bool:

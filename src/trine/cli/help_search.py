@@ -12,7 +12,7 @@ from trine.cli.parameters import all_parameters
 from trine.common.inputs import read_text
 
 #: Entries of one kind that are shown.
-MOST_SHOWN = 8
+MAX_SHOWN = 8
 _HEADING = re.compile(r"^(#{1,4}) (.+)$", re.M)
 _CELL = re.compile(r"^\|([^|\n]+)\|", re.M)
 _CODE = re.compile(r"^```.*?^```", re.S | re.M)
@@ -39,16 +39,17 @@ def find_word(word: str, pages: Mapping[str, Path]) -> list[WordPlace]:
 
 
 def answer(word: str, found: list[WordPlace]) -> str:
-    """Return the findings as text, at most MOST_SHOWN of a kind."""
+    """Return the findings as text, at most MAX_SHOWN of a kind."""
     lines = [f"No page is called {word!r}. These places are about it:"]
     for kind in dict.fromkeys(each.kind for each in found):
         group = [each for each in found if each.kind == kind]
         lines += ["", f"{kind}:"]
-        lines += [
-            f"  {each.text}" if kind == "Glossary" else f"  {each.page}: {each.text}" for each in group[:MOST_SHOWN]
-        ]
-        if len(group) > MOST_SHOWN:
-            lines.append(f"  ... {len(group) - MOST_SHOWN} more")
+        found_lines = []
+        for each in group[:MAX_SHOWN]:
+            found_lines.append(f"  {each.text}" if kind == "Glossary" else f"  {each.page}: {each.text}")
+        lines += found_lines
+        if len(group) > MAX_SHOWN:
+            lines.append(f"  ... {len(group) - MAX_SHOWN} more")
     pages = [each.page for each in found if each.kind in ("Pages", "Tables")]
     if pages:
         lines += ["", f"next: trine help {pages[0]}"]

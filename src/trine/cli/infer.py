@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+from trine.cli.completions import engines, models, served_precisions
 from trine.cli.machine import MachineOptions, group_machine
-from trine.cli.options import LAYOUT, OUTPUT, Brief, Details, Json, Option, argument, engines, models, served_precisions
+from trine.cli.options import LAYOUT, OUTPUT, Brief, Details, Json, Option, argument
 from trine.cli.output import say, show_answer, write_json
 from trine.cli.parameters import Fields
 from trine.errors import InputError
@@ -52,6 +53,7 @@ def infer(
     memory_fraction: Annotated[
         float | None, Option("Use this share of the GPU's memory [the engine's].", "SHARE", ENGINE)
     ] = None,
+    stack: Annotated[str | None, Option("Correct times by this calibrated stack.", "FILE", ENGINE)] = None,
     price: Annotated[str | None, Option("Set dollars per GPU-hour, or a dated file.", "USD|FILE", OUTPUT)] = None,
     brief: Brief = False,
     details: Details = False,
@@ -71,6 +73,7 @@ def infer(
         "attention_dp": attention_dp, "engine": engine, "precision": precision, "kv_precision": kv_precision,
         "phase": phase, "speculation": None if speculation is None else read_speculation(speculation),
         "max_batched_tokens": max_batched_tokens, "max_sequences": max_sequences, "memory_fraction": memory_fraction,
+        "stack": stack,
     }  # fmt: skip
     dollars = None if price is None else _dollars(price, cluster)
     answer = predict(model, cluster, **settings, dollars_per_gpu_hour=dollars)

@@ -102,7 +102,11 @@ def _refuse_unused(options: Given[Plan], ways: dict[str, Any]) -> None:
             "a pipeline: add --pp N",
         ),
         (("cp_style",), cp, "context parallelism: add --cp N"),
-        (("expert_imbalance", "capacity_factor"), (options["ep"] or 1) > 1, "expert parallelism: add --ep N"),
+        (
+            ("expert_imbalance", "capacity_factor", "expert_overlap"),
+            (options["ep"] or 1) > 1,
+            "expert parallelism: add --ep N",
+        ),
         (("tp_overlap",), tp, "tensor parallelism: add --tp N"),
         (("buffers", "dp_overlap", "sync_every", "replica_batches"), dp or cp, "replicas: add --dp N"),
     ):

@@ -96,7 +96,12 @@ def main() -> None:
     keep_streams()
     warnings.formatwarning = _one_line
     code = _run(sys.argv[1:])
-    number = code if isinstance(code, int) else 0 if code is None else 1
+    if isinstance(code, int):
+        number = code
+    elif code is None:
+        number = 0
+    else:
+        number = 1
     if "torch" in sys.modules:  # a capture: torch must close its threads and files
         sys.exit(end_streams(number))
     if "multiprocessing.util" in sys.modules:  # after Ctrl-C, workers are still busy: Python's tracker would complain

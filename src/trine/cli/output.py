@@ -7,14 +7,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from trine.cli.help import RED, has_colour, painted
+from trine.cli.output_files import check_outputs
 from trine.cli.streams import want_stdout
-from trine.common.inputs import can_be_named, forget_inputs, is_file, was_read
+from trine.common.inputs import can_be_named, forget_inputs, was_read
 from trine.common.units import MAX_GPUS
 from trine.errors import InputError, TrineError, one_line, safe, several_lines
 from trine.results.text import WIDE, fitted
@@ -185,7 +185,9 @@ def say(text: str) -> None:
 
 def coloured(text: str, stream: TextIO) -> str:
     """Return ``text`` with errors and warnings in red if ``stream`` is a terminal with colour, else unchanged."""
-    return _WRONG.sub(lambda match: painted(match[0], RED, True), text) if has_colour(stream) else text
+    if has_colour(stream):
+        return _WRONG.sub(lambda match: painted(match[0], RED, True), text)
+    return text
 
 
 def show_answer(answer: Report, json_target: str | None, brief: bool, details: bool) -> None:
@@ -193,7 +195,13 @@ def show_answer(answer: Report, json_target: str | None, brief: bool, details: b
     if is_recording():
         return
     with to_terminal(json_target):
-        show(answer.headline if brief else answer.details() if details else answer.summary(), json_target)
+        if brief:
+            shown = answer.headline
+        elif details:
+            shown = answer.details()
+        else:
+            shown = answer.summary()
+        show(shown, json_target)
 
 
 @contextmanager
@@ -309,98 +317,3 @@ def write_files(result: Result, perfetto: str | None, parquet: str | None, timel
     written(perfetto, result.to_perfetto, f"{TIMELINE} and expand all groups")
     written(parquet, result.to_parquet, "records written to {}")
     drawn(timeline, result, "timeline", "timeline drawn in {}")
-
-
-# Output files of commands, checked before the command runs.
-
-#: Parameters of commands that name output files, pictures, folders, and prefixes of file names.
-FILES = ("json", "csv", "yaml", "output", "perfetto", "inside_perfetto", "detail_perfetto", "memory_snapshot")
-PICTURES = ("plot", "plot_noc", "timeline")
-FOLDERS = ("parquet", "report")
-PREFIXES = ("chakra",)
-#: Outputs that need matplotlib.
-DRAWN = (*PICTURES, "report")
-STDOUT = "-"
-
-
-def check_outputs(options: Mapping[str, object]) -> None:
-    """Check all output files that the parameters of a command name.
-
-    Raises InputError: a file that is not writable, has no ending of a picture, or is named twice. MissingExtraError:
-    pictures without matplotlib, Parquet without pyarrow.
-    """
-    option_of: dict[str, str] = {}
-    outputs = (*FILES, *PICTURES, *FOLDERS, *PREFIXES)
-    values = (options[name] for name in options if name not in outputs)
-    words = (word for value in values for word in (value if isinstance(value, list | tuple) else (value,)))
-    inputs = [word for word in words if isinstance(word, str) and is_file(word)]
-    for name in outputs:
-        target = options.get(name)
-        if not isinstance(target, str) or (name == "json" and target == STDOUT):
-            continue
-        option = f"--{name.replace('_', '-')}"
-        if not target:
-            raise InputError(f"{option} names no file")
-        if target == STDOUT:
-            raise InputError(f"{option} - names no file: only --json writes to stdout (./- is a file of that name)")
-        try:
-            place = os.path.realpath(target)
-        except ValueError as error:  # characters that no file name has
-            raise InputError(f"{option} is no name of a file: {error}") from None
-        if place in option_of and not _is_device(place):
-            raise InputError(f"{option_of[place]} and {option} both write it", file=target)
-        option_of[place] = option
-        same = (word for word in inputs if is_file(target) and os.path.samefile(word, target))
-        if (source := next(same, None)) is not None:
-            raise InputError(f"{option} would overwrite {source}, an input of this command", file=target)
-        _check(name, target)
-
-
-def _is_device(place: str) -> bool:
-    """Return whether the path is a device such as /dev/null, which may be written twice."""
-    return os.path.exists(place) and not os.path.isfile(place) and not os.path.isdir(place)
-
-
-def _check(name: str, target: str) -> None:
-    if name in DRAWN:
-        _check_drawing(name, target)
-    if name == "parquet":
-        from trine.results.frames import pyarrow
-
-        pyarrow()
-    try:
-        if name in FOLDERS:
-            _try_folder(Path(target))
-        elif name in PREFIXES:
-            _try_folder(Path(target).parent, is_made=False)
-        else:
-            _try_file(Path(target))
-    except OSError as error:
-        place = f": {error.filename}" if error.filename not in (None, target) else ""
-        raise InputError(f"cannot write: {error.strerror or error}{place}", file=target) from None
-
-
-def _check_drawing(name: str, target: str) -> None:
-    from trine.results.picture import check_ending, matplotlib
-
-    if name in PICTURES:
-        check_ending(target)
-    matplotlib()
-
-
-def _try_file(path: Path) -> None:
-    """Open a file without changing it; for a new file, check its name and folder."""
-    if path.is_file() or path.is_dir():
-        os.close(os.open(path, os.O_WRONLY))
-    elif not path.exists() and not path.is_symlink():
-        _try_folder(path.parent, is_made=False)
-        with suppress(FileNotFoundError):
-            os.lstat(path)
-
-
-def _try_folder(path: Path, is_made: bool = True) -> None:
-    """Check a folder. is_made: trine creates it, with its parents, if it does not exist."""
-    folder = next((parent for parent in (path, *path.parents) if parent.exists()), path) if is_made else path
-    os.listdir(folder)  # there, and no file
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise PermissionError(13, "Permission denied", str(folder))

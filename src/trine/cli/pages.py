@@ -74,8 +74,10 @@ def _pages() -> dict[str, Path]:
 
 
 def _listed(pages: dict[str, Path]) -> Iterable[str]:
-    names = [key if sum(other.endswith(f"/{path.stem}") for other in pages) > 1 else path.stem
-             for key, path in pages.items()]  # fmt: skip
+    names = []
+    for key, path in pages.items():
+        num_alike = sum(other.endswith(f"/{path.stem}") for other in pages)
+        names.append(key if num_alike > 1 else path.stem)
     widest = max(map(len, names))
     yield "trine help TOPIC prints one of these pages:"
     for name, path in zip(names, pages.values(), strict=True):

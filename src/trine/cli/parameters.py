@@ -85,7 +85,9 @@ class CommandParameter:
         if self.option.values is not None:
             return list(self.option.values())
         words = (self.option.metavar or "").split("|")
-        return [word for word in words if re.fullmatch(r"[a-z0-9][a-z0-9-]*", word)] if len(words) > 1 else []
+        if len(words) > 1:
+            return [word for word in words if re.fullmatch(r"[a-z0-9][a-z0-9-]*", word)]
+        return []
 
     def value(self, typed: Any) -> Any:
         """Return the field's value for the typed text; raise InputError if the text is invalid."""
@@ -116,11 +118,10 @@ class Group:
 
     def build(self, typed: dict[str, Any]) -> Any:
         """Return the dataclass, or a ``Given`` of it; remove its options from ``typed``."""
-        values = {
-            parameter.field: parameter.value(value)
-            for parameter in self.parameters
-            if parameter.is_given(value := typed.pop(parameter.name, None))
-        }
+        values = {}
+        for parameter in self.parameters:
+            if parameter.is_given(value := typed.pop(parameter.name, None)):
+                values[parameter.field] = parameter.value(value)
         return Given(self.kind, values) if self.is_given else self.kind(**values)
 
 
@@ -144,19 +145,26 @@ def read(function: Callable[..., Any]) -> list[CommandParameter | Group]:
 
 def all_parameters(function: Callable[..., Any]) -> list[CommandParameter]:
     """Return every option and argument of a command."""
-    return [each for part in read(function) for each in (part.parameters if isinstance(part, Group) else (part,))]
+    parameters: list[CommandParameter] = []
+    for part in read(function):
+        parameters.extend(part.parameters if isinstance(part, Group) else (part,))
+    return parameters
 
 
 def _of_parameter(parameter: inspect.Parameter, hint: Any, option: Option) -> CommandParameter:
     """Return the option or argument for a plain function parameter."""
     required = parameter.default is parameter.empty
     kinds = get_args(hint)
-    bare = next((each for each in kinds if each is not type(None)), hint) if type(None) in kinds else hint
+    if type(None) in kinds:
+        bare = next((each for each in kinds if each is not type(None)), hint)
+    else:
+        bare = hint
     is_many = get_origin(bare) is list
+    type_of_text = get_args(bare)[0] if is_many else bare
+    default = None if required else parameter.default
     return CommandParameter(
-        name=parameter.name, field=parameter.name, kind=get_args(bare)[0] if is_many else bare, option=option,
-        default=None if required else parameter.default, is_many=is_many, is_required=required,
-        is_pair=bare is bool and parameter.default is None,
+        name=parameter.name, field=parameter.name, kind=type_of_text, option=option, default=default, is_many=is_many,
+        is_required=required, is_pair=bare is bool and parameter.default is None,
     )  # fmt: skip
 
 
@@ -181,7 +189,14 @@ def _of_field(field: Field[Any], option: Option) -> CommandParameter:
     elif is_flag:
         kind = bool
     else:
-        kind = str if unit or "str" in kinds else int if "int" in kinds else float if "float" in kinds else str
+        if unit or "str" in kinds:
+            kind = str
+        elif "int" in kinds:
+            kind = int
+        elif "float" in kinds:
+            kind = float
+        else:
+            kind = str
     return CommandParameter(
         name=option.word or field.name.removesuffix(unit), field=field.name, kind=kind, option=option,
         is_many=is_many, default=False if is_flag and _is_single(field, option) else None,
@@ -229,14 +244,16 @@ VARIED = tuple(
 )
 
 
-#: Commands that no experiment asks, although they write JSON: one runs experiments, the other one a function of the
-#: user, which a received experiment must not do.
-_UNVARIED = frozenset({"sweep", "trace capture"})
+#: Commands that no experiment asks, although they write JSON: one runs experiments, one a function of the user, which
+#: a received experiment must not do, and one writes a file.
+_UNVARIED = frozenset({"sweep", "trace capture", "measure"})
 
 
 def varied_parameters(words: str, parameters: Iterable[CommandParameter]) -> tuple[CommandParameter, ...]:
     """Return the options for many points that a command has: all or none. Commands that write JSON answer."""
-    return VARIED if words not in _UNVARIED and any(each.name == "json" for each in parameters) else ()
+    if words not in _UNVARIED and any(each.name == "json" for each in parameters):
+        return VARIED
+    return ()
 
 
 def words_of(function: Callable[..., Any]) -> dict[str, str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+from trine.cli.completions import workloads
 from trine.cli.machine import MachineOptions, group_machine
-from trine.cli.options import OUTPUT, SERVING, Brief, Details, Json, Option, argument, workloads
+from trine.cli.options import OUTPUT, SERVING, Brief, Details, Json, Option, argument
 from trine.cli.output import drawn, show, show_answer, write_json, written
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import RowsLine

@@ -22,7 +22,7 @@ class ProgressLine:
 
     SILENT_S = 2.0
     #: Longest and shortest window over which the speed is measured.
-    WINDOW_S, LEAST_S = 10.0, 2.0
+    WINDOW_S, MIN_S = 10.0, 2.0
 
     def __init__(self, things: str | None = "tasks") -> None:
         self._things = things
@@ -64,7 +64,7 @@ class ProgressLine:
     def _left_s(self, total: int) -> float | None:
         """Return the remaining time at the speed since the window began, or None if the window is too short."""
         (first_s, first), (last_s, last) = self._history[0], self._history[-1]
-        if last_s - first_s < self.LEAST_S or last == first:
+        if last_s - first_s < self.MIN_S or last == first:
             return None
         return (last_s - first_s) * (total - last) / (last - first)
 

@@ -9,7 +9,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from trine.cli.commands import COMMANDS, find
-from trine.cli.output import FILES, FOLDERS, PICTURES, PREFIXES, check_given, recording
+from trine.cli.output import check_given, recording
+from trine.cli.output_files import FILES, FOLDERS, PICTURES, PREFIXES
 from trine.cli.parameters import CommandParameter, Group, all_parameters, read, runner, varied_parameters, words_of
 from trine.common.inputs import forget_inputs
 from trine.errors import InputError, nearest

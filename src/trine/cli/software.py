@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from trine.cli.options import Json, argument, software_profiles
+from trine.cli.completions import software_profiles
+from trine.cli.options import Json, argument
 from trine.cli.output import show, show_table, write_json
 
 
@@ -17,19 +18,22 @@ def list_software(json: Json = None) -> None:
     from trine.software import known_software, load_software
 
     profiles = [load_software(name) for name in known_software()]
-    rows = [
-        {
-            "name": profile.name,
-            "attention": profile.operators.attention,
-            "cpu_us_per_kernel": profile.launch.cpu_us_per_kernel,
-            "stages": profile.stages,
-            "fitted": [name for name, _ in profile.fitted_factors()],
-            "description": profile.description,
-        }
-        for profile in profiles
-    ]
+    rows = []
+    for profile in profiles:
+        rows.append(
+            {
+                "name": profile.name,
+                "attention": profile.operators.attention,
+                "cpu_us_per_kernel": profile.launch.cpu_us_per_kernel,
+                "stages": profile.stages,
+                "fitted": [name for name, _ in profile.fitted_factors()],
+                "description": profile.description,
+            }
+        )
     keys = ("name", "attention", "cpu_us_per_kernel", "stages", "description")
-    cells = [tuple(row[key] for key in keys) for row in rows]
+    cells = []
+    for row in rows:
+        cells.append(tuple(row[key] for key in keys))
     show_table(
         "{:22} {:>9} {:>10} {:>9}  {}", ("software", "attention", "us/kernel", "stages", "description"), cells, json
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from trine.cli.options import OUTPUT, Brief, Details, Json, Option, Parquet, argument
 from trine.cli.output import EXIT_FAILED, end, keep_input, say, show, show_answer, to_terminal, write_json, written
@@ -51,48 +51,56 @@ def sweep(
             show(existing.headline, json)
         write_json(existing.progress(), json, "sweep", "experiment-progress")
         return
-    answer, counts, is_finished = run_watched(
-        experiment, directory, processes=processes, scheduler=scheduler, shard=shard
-    )
+    watched = run_watched(experiment, directory, processes=processes, scheduler=scheduler, shard=shard)
+    answer = watched.experiment
     if shard is not None:
-        words = f"shard {shard}: {counts[0]:,} points answered now, {counts[1]:,} of them failed"
+        words = f"shard {shard}: {watched.answered:,} points answered now, {watched.failed:,} of them failed"
         show(f"{words}\nnext: trine sweep {answer.directory} --compact, after the last shard", json)
         if json is not None:  # the counts of the whole experiment are in the journals of all shards
             write_json(answer.progress(), json, "sweep", "experiment-progress")
-        end(is_finished)
+        end(watched.is_finished)
         return
     show_answer(answer, json, brief, details)
     write_json(answer, json, "sweep")
-    end_points(answer, is_finished, parquet)
+    end_points(answer, watched.is_finished, parquet)
 
 
-def run_watched(
-    experiment: ExperimentSpec | str, directory: str | None, **workers: Any
-) -> tuple[Experiment, tuple[int, int], bool]:
+class WatchedRun(NamedTuple):
+    """An experiment that ran with a line of progress; ``is_finished``: False if Ctrl-C ended it early.
+
+    answered, failed: points of this run.
+    """
+
+    experiment: Experiment
+    answered: int
+    failed: int
+    is_finished: bool
+
+
+def run_watched(experiment: ExperimentSpec | str, directory: str | None, **workers: Any) -> WatchedRun:
     """Run an experiment with a line of progress. workers: as of :func:`trine.sweep`.
-
-    Returns the experiment, the points answered now and the failed ones, and False if Ctrl-C ended it early.
 
     Raises KeyboardInterrupt before the first answer.
     """
     from trine.experiments import Experiment
     from trine.experiments import sweep as run
 
-    counts = (0, 0)
+    num_answered = num_failed = 0
 
     def report(answered: int, failed: int, total: int) -> None:
-        nonlocal counts
-        counts = (answered, failed)
+        nonlocal num_answered, num_failed
+        num_answered, num_failed = answered, failed
         line.rows(answered, total)
 
     try:
         with RowsLine("points answered") as line:
-            return run(experiment, directory, progress=report, **workers), counts, True
+            answer = run(experiment, directory, progress=report, **workers)
+            return WatchedRun(answer, num_answered, num_failed, is_finished=True)
     except KeyboardInterrupt:
         folder = _folder(experiment, directory) if isinstance(experiment, str) else str(directory)
         if not os.path.isdir(folder) or not (answer := Experiment(folder)).counts[0]:
             raise
-        return answer, counts, False
+        return WatchedRun(answer, num_answered, num_failed, is_finished=False)
 
 
 def end_points(answer: Experiment, is_finished: bool, parquet: str | None) -> None:
@@ -140,5 +148,8 @@ def plot(
         drop_link(target)
     answer.plot("points", path=target, **chosen)
     unfit = answer.num_unfit
-    left_out = f"; {unfit:,} point{'' if unfit == 1 else 's'} left out: the job does not fit in memory" if unfit else ""
+    if unfit:
+        left_out = f"; {unfit:,} point{'' if unfit == 1 else 's'} left out: the job does not fit in memory"
+    else:
+        left_out = ""
     say(f"drawn in {target}{left_out}")

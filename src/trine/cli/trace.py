@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from trine.cli.options import COMPUTE, JOB, OUTPUT, Json, Option, argument, gpus, software_profiles, traces
-from trine.cli.options import models as known
+from trine.cli.completions import clusters, gpus, software_profiles, traces
+from trine.cli.completions import models as known
+from trine.cli.options import COMPUTE, JOB, OUTPUT, Json, Option, argument
 from trine.cli.output import say, show, show_table, write_json
 from trine.common.units import finite_number, format_bytes, format_time
 from trine.graph.workload import GPU_KERNELS
 
 if TYPE_CHECKING:
+    from trine.graph.workload import Workload
     from trine.workload import Difference, TraceDescription
     from trine.workload.inspect import Total
 
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
 def inspect(
     path: Annotated[str, argument("Trace folder or file, or a bundled trace.", values=traces)],
     against: Annotated[str | None, Option("Compare with another trace of the same model.", values=traces)] = None,
+    cluster: Annotated[
+        str | None, Option("Predict the step of an inference engine on this cluster.", "NAME|FILE", values=clusters)
+    ] = None,
+    model: Annotated[str | None, Option("Name the model of that step [by its shapes].", "MODEL", values=known)] = None,
     json: Json = None,
 ) -> None:
     """Summarise a trace: its content, missing parts and assumptions.
@@ -32,7 +38,7 @@ def inspect(
     second = None if against is None else load(against)  # load before printing: it may raise
     description = describe(workload)
     show(description_text(description), json)
-    answer = asdict(description)
+    answer = {**asdict(description), "serving": _serving(workload, cluster, model, json)}
     if second is not None:
         differences = compare(workload, second)
         show(f"\ncompared with {against}: {len(differences)} differences", json)
@@ -40,6 +46,29 @@ def inspect(
             show(f"  {difference_text(difference)}", json)
         answer["differences"] = [asdict(difference) for difference in differences]
     write_json(answer, json, "trace inspect")
+
+
+def _serving(workload: Workload, cluster: str | None, model: str | None, json: str | None) -> dict[str, Any] | None:
+    """Show and return the step of an inference engine, with its prediction if there is a cluster; None for others."""
+    if workload.is_training and cluster is None and model is None:
+        return None
+    from dataclasses import asdict
+
+    from trine.errors import InputError
+    from trine.inference.recorded_step import comparison_text, predicted_us, recorded_step
+
+    step = recorded_step(workload)
+    if step is None:
+        if cluster is not None or model is not None:
+            raise InputError("the trace has no step of an inference engine to predict", field="--cluster")
+        return None
+    if cluster is None and model is not None:
+        raise InputError("names the model of a prediction: add --cluster NAME", field="--model")
+    show(f"\n{step.text()}", json)
+    predicted = None if cluster is None else predicted_us(step, cluster, model)
+    if predicted is not None:
+        show(f"\n{comparison_text(step, predicted)}", json)
+    return {**asdict(step), "predicted_us": predicted}
 
 
 def convert(
@@ -65,26 +94,39 @@ def capture(
     into: Annotated[
         str | None, Option("Write the trace to this folder [trace-FUNCTION].", "DIR", OUTPUT, ("--output", "-o"))
     ] = None,
-    device: Annotated[str, Option("Choose the device of the step [auto].", "auto|cuda|cpu")] = "auto",
-    warmup: Annotated[int, Option("Run N warm-up steps [3].")] = 3,
-    steps: Annotated[int, Option("Time N steps without the profiler [5].")] = 5,
+    device: Annotated[
+        str,
+        Option(
+            "Choose the device of the step; meta: shapes only, no GPU or memory needed [auto].", "auto|cuda|cpu|meta"
+        ),
+    ] = "auto",
+    warmup: Annotated[int | None, Option("Run N warm-up steps [3].")] = None,
+    steps: Annotated[int | None, Option("Time N steps without the profiler [5].")] = None,
+    batch: Annotated[int | None, Option("Set the samples, if your function returns a model [1].", panel=JOB)] = None,
+    sequence: Annotated[
+        int | None, Option("Set the tokens of a sample [2048, or the model's positions].", panel=JOB)
+    ] = None,
+    optimizer: Annotated[str | None, Option("Choose the form of AdamW's step [fused].", "fused|foreach", JOB)] = None,
     overwrite: Annotated[
         bool, Option("Replace an existing trace.", None, OUTPUT, ("--overwrite/--no-overwrite",))
     ] = False,
     json: Json = None,
 ) -> None:
-    """Record one training step of your function with PyTorch's profiler (needs trine[capture]).
+    """Record one training step of your PyTorch function or model, on a GPU or without one (needs trine[capture]).
 
-    Example: trine trace capture train.py:step --output my-trace
+    Example: trine trace capture train.py:step --device meta --output my-trace
     """
     from dataclasses import asdict
 
     from trine.workload import capture_function, describe, load, load_function
+    from trine.workload.tracing.model_step import model_inputs
 
+    inputs = model_inputs(batch, sequence, optimizer)
     target = load_function(function)
     folder = into if into is not None else f"trace-{function.rpartition(':')[2]}"
-    say(f"capturing {function}: {warmup} warm-up, {steps} timed and 2 recorded steps ...")
-    capture_function(target, folder, device=device, warmup=warmup, timed=steps, overwrite=overwrite)
+    steps_text = "one step" if device == "meta" else f"{warmup or 3} warm-up, {steps or 5} timed and 2 recorded steps"
+    say(f"capturing {function}: {steps_text} ...")
+    capture_function(target, folder, device=device, warmup=warmup, timed=steps, overwrite=overwrite, inputs=inputs)
     description = describe(load(folder))
     say(f"trace written to {folder}")
     show(description_text(description), json)
@@ -101,10 +143,11 @@ def models(json: Json = None) -> None:
     from trine.workload.synthesis.spec import summary
 
     rows = [summary(load_model(name)) for name in known_models()]
-    cells = [
-        (row["name"], f"{row['parameters']:,}", "" if row["sequence"] is None else row["sequence"], row["shapes"])
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        cells.append(
+            (row["name"], f"{row['parameters']:,}", "" if row["sequence"] is None else row["sequence"], row["shapes"])
+        )
     show_table("{:19} {:>15} {:>9}  {}", ("model", "parameters", "sequence", "shapes"), cells, json)
     write_json({"models": rows}, json, "trace models")
 
@@ -183,11 +226,11 @@ def description_text(trace: TraceDescription, top: int = 12) -> str:
     on_cpu = GPU_KERNELS in trace.missing
     clock = "CPU time" if on_cpu else "GPU time"
     kind = "a training" if trace.is_training else "an inference"
+    times = f"{format_time(trace.gpu_time_ps)} of {clock}, {trace.kernels} kernels, {trace.launches} CPU launches"
     lines = [
         f"{trace.name}: {kind} step at batch {trace.batch} on {trace.recorded_on}",
         f"read from {trace.source} ({trace.format})",
-        f"{trace.num_operators} operators, {format_time(trace.gpu_time_ps)} of {clock}, {trace.kernels} kernels, "
-        f"{trace.launches} CPU launches",
+        f"{trace.num_operators} operators, {times if trace.gpu_time_ps else 'without times'}",
     ]
     if trace.shard is not None:
         lines.append(f"only a part of a model: {trace.shard}")
@@ -204,11 +247,13 @@ def description_text(trace: TraceDescription, top: int = 12) -> str:
         lines.append(f"and {len(remaining)} more names, {format_time(time)}")
     if trace.collectives:
         lines += ["", f"{'recorded collective, no compute':34} {'count':>9} {clock:>11} {'bytes':>11}"]
-        lines += [
-            f"{row.operation[:34]:34} {row.count:9} {format_time(row.time_ps):>11} "
-            f"{'not known' if row.size_bytes is None else format_bytes(row.size_bytes):>11}"
-            for row in trace.collectives
-        ]
+        collective_lines = []
+        for row in trace.collectives:
+            collective_lines.append(
+                f"{row.operation[:34]:34} {row.count:9} {format_time(row.time_ps):>11} "
+                f"{'not known' if row.size_bytes is None else format_bytes(row.size_bytes):>11}"
+            )
+        lines += collective_lines
     lines += ["", f"{'tensors':18} {'tensors':>8} {'storages':>9} {'bytes':>11} {'with the batch':>15}"]
     lines += [
         f"{role.role:18} {role.tensors:8} {role.storages:9} {format_bytes(role.size_bytes):>11} {role.scaling:15}"
@@ -220,7 +265,9 @@ def description_text(trace: TraceDescription, top: int = 12) -> str:
         lines.append(f"{trace.without_gradient} parameters get no gradient")
     patterns = ", ".join(f"{pattern} ({count})" for pattern, count in trace.scaling[:8])
     lines.append(f"dimensions that scale with the batch B: {patterns or 'none'}")
-    lines += [f"missing: {text}" for text in trace.missing] + [f"assumed: {text}" for text in trace.assumptions]
+    missing_lines = [f"missing: {text}" for text in trace.missing]
+    assumed_lines = [f"assumed: {text}" for text in trace.assumptions]
+    lines += missing_lines + assumed_lines
     return "\n".join(lines)
 
 

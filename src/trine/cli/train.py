@@ -6,24 +6,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
+from trine.cli.completions import workloads
 from trine.cli.decide import PRICE, SENSITIVITY, TOKENS, CostAnswer, SensitivityAnswer
 from trine.cli.emit import EmitAnswer
 from trine.cli.layout import LayoutOptions, plan_from, refuse_without_machine
 from trine.cli.machine import MachineOptions, group_machine, job_machine
-from trine.cli.options import (
-    CHANCE,
-    OUTPUT,
-    RANKS,
-    Brief,
-    Details,
-    Json,
-    Option,
-    Parquet,
-    Perfetto,
-    Timeline,
-    argument,
-    workloads,
-)
+from trine.cli.options import CHANCE, OUTPUT, RANKS, Brief, Details, Json, Option, Parquet, Perfetto, Timeline, argument
 from trine.cli.output import Section, end, is_recording, show, to_terminal, write_files, write_json, written
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import watched
@@ -101,12 +89,10 @@ class RankOptions:
             raise InputError("--seed matters to --jitter and --repeat only")
         if not self.slow and self.jitter is None:
             return None
-        return Stragglers(
-            slow=parse_slow(self.slow),
-            jitter=None if self.jitter is None else parse_jitter(self.jitter),
-            per=PER[0] if self.jitter_per is None else self.jitter_per,
-            seed=self.seed or 0,
-        )
+        slow = parse_slow(self.slow)
+        jitter = None if self.jitter is None else parse_jitter(self.jitter)
+        per = PER[0] if self.jitter_per is None else self.jitter_per
+        return Stragglers(slow=slow, jitter=jitter, per=per, seed=self.seed or 0)
 
     def _check_repeat(self, num_ranks: int) -> None:
         if self.repeat is None:

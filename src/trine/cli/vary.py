@@ -8,7 +8,8 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from trine.cli.output import FILES, FOLDERS, PICTURES, PREFIXES, check_outputs, show_answer, write_json
+from trine.cli.output import show_answer, write_json
+from trine.cli.output_files import FILES, FOLDERS, PICTURES, PREFIXES, check_outputs
 from trine.cli.parameters import CommandParameter
 from trine.errors import InputError
 
@@ -46,19 +47,18 @@ def answer_varied(
         if axes.setdefault(name, values) != values:
             raise InputError(f"--vary {name} is given twice")
     arguments = {each.name for each in parameters if each.option.is_argument}
-    settings = {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in given.items()
-        if not (name in arguments and name in axes)  # the command line needs the argument, and the values replace it
-    }
+    settings = {}
+    for argument, given_value in given.items():
+        if not (argument in arguments and argument in axes):
+            settings[argument] = list(given_value) if isinstance(given_value, tuple) else given_value
     spec = ExperimentSpec(command=words, settings=settings, vary=axes, samples=vary.get("samples"))
     folder = vary.get("experiment")
     with _spare_folder() if folder is None else nullcontext(folder) as directory:
-        answer, _, is_finished = run_watched(spec, directory, processes=vary.get("processes"))
-        answer = replace(answer, is_kept=folder is not None)
+        watched = run_watched(spec, directory, processes=vary.get("processes"))
+        answer = replace(watched.experiment, is_kept=folder is not None)
         show_answer(answer, shown["json"], bool(shown["brief"]), bool(shown["details"]))
         write_json(answer, shown["json"], words)
-        end_points(answer, is_finished, shown["parquet"])
+        end_points(answer, watched.is_finished, shown["parquet"])
 
 
 def _spare_folder() -> tempfile.TemporaryDirectory[str]:

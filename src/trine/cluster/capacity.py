@@ -52,7 +52,10 @@ def route_bytes_per_s(cluster: Cluster, source: int, target: int) -> int:
     paths = cluster.paths(source, target)
     if cluster.circuits is not None and not paths[0][0]:
         return cluster.circuits.bytes_per_s
-    return sum(min(cluster.links[link].bytes_per_s for link in route) for route, _ in paths)
+    rates = []
+    for route, _ in paths:
+        rates.append(min(cluster.links[link].bytes_per_s for link in route))
+    return sum(rates)
 
 
 def bisection_bytes_per_s(cluster: Cluster) -> int | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from trine.cluster.cluster import Cluster
 from trine.cluster.given_bandwidth import given_bandwidth
 from trine.cluster.parts import EVIDENCE, GPU, SWITCH, Device, Fabric, Link, check_host_memory
-from trine.cluster.presets import link_named, load_gpu
+from trine.cluster.presets import gpu_of_cluster_file, link_named
 from trine.cluster.routing.router import UNNAMED, usual_routing
 from trine.cluster.serialize import exact_time
 from trine.common.units import format_bandwidth, format_time
@@ -53,14 +53,14 @@ def changed(
         cluster = replace(cluster, fabric=_fabric(base, spec, file, fabric, log))
     sources = {**base.sources, **({f"changed in {Path(file).name}": "; ".join(log)} if log else {}), **spec.sources}
     evidence = max(base.evidence, "assumed", key=EVIDENCE.index) if log else base.evidence
+    notes = " ".join(text for text in (spec.notes, f"On top of {base.name}. {base.notes}".strip()) if text)
+    peer_access = base.peer_access if spec.peer_access is None else spec.peer_access
     cluster = replace(
-        cluster, name=spec.name or Path(file).stem, evidence=spec.evidence or evidence, sources=sources,
-        notes=" ".join(text for text in (spec.notes, f"On top of {base.name}. {base.notes}".strip()) if text),
+        cluster, name=spec.name or Path(file).stem, evidence=spec.evidence or evidence, sources=sources, notes=notes,
         collective_bandwidth=given_bandwidth(
             spec.collective_bandwidth, cluster, spec.library or base.library, file
         ),
-        library=spec.library or base.library, segment=spec.segment or base.segment,
-        peer_access=base.peer_access if spec.peer_access is None else spec.peer_access,
+        library=spec.library or base.library, segment=spec.segment or base.segment, peer_access=peer_access,
     )  # fmt: skip
     if spec.routing is not None:
         return cluster.routed(spec.routing, "set in its file")
@@ -104,10 +104,7 @@ def _device(device: Device, values: Mapping[str, object], file: str) -> Device:
     if "gpu" in values:
         if device.kind != GPU:
             raise SpecError(f"a {device.kind} has no GPU model", file=file, field=f"{field}.gpu")
-        try:
-            load_gpu(str(values["gpu"]))
-        except SpecError as error:
-            raise SpecError(str(error), file=file, field=f"{field}.gpu") from None
+        values = {**values, "gpu": gpu_of_cluster_file(str(values["gpu"]), file, f"{field}.gpu")}
     if values.get("reduces") and device.kind != SWITCH:
         raise SpecError(f"a {device.kind} reduces nothing", file=file, field=f"{field}.reduces")
     if "memory" in values:
@@ -123,7 +120,10 @@ def _with_links(
     sources, targets = set(ends[0]), set(ends[1])
     pairs = [(sources, targets), *([(targets, sources)] if change.duplex else [])]
     links = list(cluster.links)
-    indices = [i for i, link in enumerate(links) if any(link.source in a and link.target in b for a, b in pairs)]
+    indices = []
+    for number, link in enumerate(links):
+        if any(link.source in a and link.target in b for a, b in pairs):
+            indices.append(number)
     met = {end for i in indices for end in (links[i].source, links[i].target)}
     for name, devices, far_names in (("from", ends[0], change.target), ("to", ends[1], change.source)):
         for device in devices:

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from trine.cluster.data import SPLIT, ClusterData
 from trine.cluster.parts import GPU, HOST_LINK, SCALE_UP
 from trine.cluster.routing.router import MAX_KEPT, Path, Router
-from trine.cluster.tables import LinkTable, joined_sets
+from trine.cluster.tables import LinkTable
+from trine.cluster.tiers import joined_sets
 from trine.common.arrays import Bool, Int64
 from trine.common.plugins import Registry
 from trine.common.shown import facts as fact_table
@@ -25,7 +26,8 @@ from trine.errors import SpecError, nearest
 
 if TYPE_CHECKING:
     from trine.cluster.routing.batch_routing import BatchRoutes
-    from trine.cluster.tables import LinkedDevices, NodeBlock, Tiers
+    from trine.cluster.tables import LinkedDevices, NodeBlock
+    from trine.cluster.tiers import Tiers
 
 #: Up to this many devices, a graph search finds single routes faster than the node-based method.
 SEARCHED = 4096
@@ -92,7 +94,7 @@ class Cluster(ClusterData):
     @cached_property
     def link_tiers(self) -> Tiers:
         """Groups of links with the same role: ``gpu-nvswitch``, ``nic-leaf``, ``leaf-spine``."""
-        from trine.cluster.tables import tiers_of
+        from trine.cluster.tiers import tiers_of
 
         return tiers_of(self)
 
@@ -108,13 +110,13 @@ class Cluster(ClusterData):
     def index(self, name: str) -> int:
         """Return the index of the device of this name. Raises SpecError for an unknown name; suggests the nearest."""
         if self.device_table.layout is not None:
-            from trine.cluster.layout import device_named
+            from trine.cluster.lookup import device_named
 
             number = device_named(self.device_table, name)
         else:
             number = self._index.get(name)
         if number is None:
-            from trine.cluster.layout import likely_names
+            from trine.cluster.lookup import likely_names
 
             hint = nearest(name, likely_names(self.device_names))
             raise SpecError(f"cluster {self.name!r} has no device {name!r}{hint}")

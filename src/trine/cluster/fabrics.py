@@ -126,8 +126,12 @@ def add_pods(
     """
     pods = chunks(leaves, per_pod)
     check_size(aggregations * (cores * (1 + len(pods)) + len(leaves)), builder.most)
-    groups = [[builder.switch(f"core{a}.{c}") for c in range(cores)] for a in range(aggregations)]
-    middle = [[builder.switch(f"aggregation{p}.{a}") for a in range(aggregations)] for p in range(len(pods))]
+    groups = []
+    for a in range(aggregations):
+        groups.append([builder.switch(f"core{a}.{c}") for c in range(cores)])
+    middle = []
+    for p in range(len(pods)):
+        middle.append([builder.switch(f"aggregation{p}.{a}") for a in range(aggregations)])
     for pod, upper in zip(pods, middle, strict=True):
         for aggregation, group in zip(upper, groups, strict=True):
             builder.trunk(pod, [aggregation] * len(pod))
@@ -173,12 +177,16 @@ def add_dragonfly(
             f"{routers * global_links + 1} groups, and {len(ports)} ports at {per_router} a router need {len(groups)}"
         )
     check_size(len(groups) * routers * (routers + global_links), builder.most)
-    switches = [[builder.switch(f"router{g}.{r}") for r in range(routers)] for g in range(len(groups))]
+    switches = []
+    for g in range(len(groups)):
+        switches.append([builder.switch(f"router{g}.{r}") for r in range(routers)])
     for group, members in zip(groups, switches, strict=True):
         for member, under in zip(members, chunks(group, per_router), strict=False):
             builder.attach(under, member)
         pairs = list(combinations(members, 2))
-        builder.trunk([a for a, _ in pairs], [b for _, b in pairs])
+        first_ends = [a for a, _ in pairs]
+        second_ends = [b for _, b in pairs]
+        builder.trunk(first_ends, second_ends)
     _join_groups(builder, switches, routers * global_links)
 
 

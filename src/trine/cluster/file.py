@@ -26,7 +26,14 @@ from trine.cluster.parts import (
     Link,
     check_host_memory,
 )
-from trine.cluster.presets import LinkType, is_file_name, known_clusters, link_named, load_gpu, preset_path
+from trine.cluster.presets import (
+    LinkType,
+    gpu_of_cluster_file,
+    is_file_name,
+    known_clusters,
+    link_named,
+    preset_path,
+)
 from trine.cluster.routing.router import usual_routing
 from trine.cluster.select import first_gpus
 from trine.cluster.serialize import exact_bandwidth, exact_time, to_dict
@@ -132,16 +139,18 @@ def _with_file_fields(spec: ClusterFile, built: Cluster, file: str) -> Cluster:
     usual = None if joined or spec.fabric is None else _fabric(spec.fabric, file)
     reason = built.routing_reason if spec.routing is None else (spec.routing, "set in its file")
     library = spec.library or built.library
+    inherited = built.sources if joined else {}
+    base_notes = built.notes if joined else ""
+    grid = built.grid if spec.grid is None else tuple(spec.grid)
+    spread = built.spread if spec.spread is None else spec.spread
+    peer_access = built.peer_access if spec.peer_access is None else spec.peer_access
+    bandwidth = given_bandwidth(spec.collective_bandwidth, built, library, file)
+    circuits = built.circuits if spec.circuits is None else _circuits(spec.circuits, file)
     return replace(
         built, name=spec.name or Path(file).stem, evidence=spec.evidence or (built.evidence if joined else "assumed"),
-        sources={**(built.sources if joined else {}), **spec.sources},
-        notes=" ".join(text for text in (built.notes if joined else "", spec.notes) if text),
-        library=library, collective_bandwidth=given_bandwidth(spec.collective_bandwidth, built, library, file),
-        routing=spec.routing or built.routing, routing_reason=reason,
-        grid=built.grid if spec.grid is None else tuple(spec.grid),
-        spread=built.spread if spec.spread is None else spec.spread, segment=spec.segment, fabric=usual,
-        peer_access=built.peer_access if spec.peer_access is None else spec.peer_access,
-        circuits=built.circuits if spec.circuits is None else _circuits(spec.circuits, file),
+        sources={**inherited, **spec.sources}, notes=" ".join(text for text in (base_notes, spec.notes) if text),
+        library=library, collective_bandwidth=bandwidth, routing=spec.routing or built.routing, routing_reason=reason,
+        grid=grid, spread=spread, segment=spec.segment, fabric=usual, peer_access=peer_access, circuits=circuits,
     )  # fmt: skip
 
 
@@ -164,10 +173,11 @@ def _from_lists(spec: ClusterFile, file: str) -> Cluster:
 def _devices(spec: ClusterFile, file: str) -> tuple[Device, ...]:
     devices: list[Device] = []
     for number, entry in enumerate(spec.devices or []):
-        if entry.gpu is not None:
+        gpu = entry.gpu
+        if gpu is not None:
             if entry.kind != GPU:
                 raise SpecError(f"a {entry.kind} has no GPU model", file=file, field=f"devices[{number}].gpu")
-            _check_gpu(entry.gpu, file, f"devices[{number}].gpu")
+            gpu = gpu_of_cluster_file(gpu, file, f"devices[{number}].gpu")
         if entry.per_node is not None and (entry.node is None or entry.count is None):
             raise SpecError("goes with 'node' and 'count'", file=file, field=f"devices[{number}].per_node")
         if entry.reduces and entry.kind != SWITCH:
@@ -175,7 +185,7 @@ def _devices(spec: ClusterFile, file: str) -> tuple[Device, ...]:
         if entry.memory is not None:
             check_host_memory(entry.kind, entry.memory, file, f"devices[{number}].memory")
         forwards = entry.kind in (SWITCH, NIC) if entry.forwards is None else entry.forwards
-        common: dict[str, Any] = {"kind": entry.kind, "gpu": entry.gpu, "forwards": forwards, "reduces": entry.reduces,
+        common: dict[str, Any] = {"kind": entry.kind, "gpu": gpu, "forwards": forwards, "reduces": entry.reduces,
                                   "memory_bytes": entry.memory}  # fmt: skip
         for i in range(entry.count or 1):
             name = entry.name if entry.count is None else f"{entry.name}{i}"
@@ -193,7 +203,10 @@ def _add_links(
     targets = _indices(link.target, index, file, f"{field}.to")
     if len(rows) + 2 * len(sources) * (1 if link.pairs else len(targets)) > MAX_LINKS:
         raise SpecError(f"more than {MAX_LINKS} links", file=file, field=field)
-    ends = _pairs(sources, targets, file, field) if link.pairs else [(a, b) for a in sources for b in targets]
+    if link.pairs:
+        ends = _pairs(sources, targets, file, field)
+    else:
+        ends = [(a, b) for a in sources for b in targets]
     if link.name is not None and (len(ends) > 1 or link.duplex):
         raise SpecError("a name belongs to one link in one direction", file=file, field=f"{field}.name")
     numbers = replace(_numbers(link, file, field), name=link.name or "")
@@ -230,7 +243,10 @@ def _indices(names: list[str], index: Mapping[str, int], file: str, field: str) 
 
 def _spelt_out(text: str, index: Mapping[str, int], file: str, field: str) -> Iterator[str]:
     match = None if text in index else _RANGE.fullmatch(text)
-    names = [text] if match is None else [f"{match[1]}{i}" for i in range(int(match[2]), int(match[3]) + 1)]
+    if match is None:
+        names = [text]
+    else:
+        names = [f"{match[1]}{i}" for i in range(int(match[2]), int(match[3]) + 1)]
     if not names:
         raise SpecError(f"the range {text!r} is empty", file=file, field=field)
     for name in names:
@@ -326,11 +342,10 @@ def _from_topology(spec: ClusterFile, topology: TopologySpec, file: str) -> Clus
     for name, entries in (("devices", spec.devices), ("links", spec.links)):
         if entries is not None:
             raise SpecError("goes not with 'topology', which makes its own", file=file, field=name)
-    if topology.gpu is not None:
-        _check_gpu(topology.gpu, file, "topology.gpu")
+    gpu = None if topology.gpu is None else gpu_of_cluster_file(topology.gpu, file, "topology.gpu")
     text, gpus = _topology_text(topology, file)
     link = _numbers(topology, file, "topology")
-    cluster = build_topology(text, link.bytes_per_s, link.latency_ps, gpus, topology.gpu, medium=topology.link)
+    cluster = build_topology(text, link.bytes_per_s, link.latency_ps, gpus, gpu, medium=topology.link)
     if spec.host is None:
         return cluster
     if spec.host.memory is not None:
@@ -356,10 +371,3 @@ def _topology_text(topology: TopologySpec, file: str) -> tuple[str, int]:
             raise SpecError("is missing", file=file, field="topology.gpus")
         return topology.kind, implied
     return topology.kind if topology.arity is None else f"{topology.kind}:{topology.arity}", topology.gpus
-
-
-def _check_gpu(name: str, file: str, field: str) -> None:
-    try:
-        load_gpu(name)
-    except SpecError as error:
-        raise SpecError(str(error), file=file, field=field) from None

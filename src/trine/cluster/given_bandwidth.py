@@ -24,7 +24,11 @@ def given_bandwidth(
     if spec is None:
         return cluster.collective_bandwidth
     field = "collective_bandwidth"
-    curves = tuple((op, curve) for op in BANDWIDTH_OPS if (curve := getattr(spec, op)) is not None)
+    given = []
+    for op in BANDWIDTH_OPS:
+        if (curve := getattr(spec, op)) is not None:
+            given.append((op, curve))
+    curves = tuple(given)
     if not curves:
         raise SpecError(f"gives no bandwidth: name one of {', '.join(BANDWIDTH_OPS)}", file=file, field=field)
     if library is None:

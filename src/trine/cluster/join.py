@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 
@@ -63,10 +64,12 @@ def join_nodes(nodes: Sequence[Cluster], fabric: Fabric | None, name: str, asked
         else:
             reason = f"usual for a {fabric.kind} fabric"
     devices, links = joined_columns(blocks, builder)
-    counts = [f"{len(list(alike))} x {node_name}" for node_name, alike in groupby(node.name for node in nodes)]
+    runs = groupby(node.name for node in nodes)
+    counts = [f"{len(list(alike))} x {node_name}" for node_name, alike in runs]
+    evidence = max((node.evidence for node in nodes), key=EVIDENCE.index)
+    joined_by = fabric if builder is not None else None
     return Cluster(
-        name=name, devices=devices, links=links, evidence=max((node.evidence for node in nodes), key=EVIDENCE.index),
-        sources=_sources(nodes, fabric if builder is not None else None),
+        name=name, devices=devices, links=links, evidence=evidence, sources=_sources(nodes, joined_by),
         notes=f"{' and '.join(counts)}; {words}. {nodes[0].notes}".strip(), library=_library(nodes),
         spread=nodes[0].spread, collective_bandwidth=_common_bandwidth(nodes), routing=routing,
         routing_reason=(routing, reason), peer_access=_peer_access(nodes),
@@ -116,8 +119,16 @@ def _with_wires(
     )  # fmt: skip
 
 
-def _built_fabric(devices: DeviceTable, fabric: Fabric) -> tuple[FabricBuilder, str, str]:
-    """Return the fabric that joins the NICs among ``devices``, its routing, and its description."""
+class _BuiltFabric(NamedTuple):
+    """The fabric that joins the NICs of several nodes, its routing policy, and its description in words."""
+
+    builder: FabricBuilder
+    routing: str
+    description: str
+
+
+def _built_fabric(devices: DeviceTable, fabric: Fabric) -> _BuiltFabric:
+    """Build the fabric that joins the NICs among ``devices``."""
     nics = np.flatnonzero(devices.where(NIC))
     isolated = np.setdiff1d(devices.node[devices.where(GPU)], devices.node[nics])
     if len(isolated):
@@ -143,7 +154,7 @@ def _built_fabric(devices: DeviceTable, fabric: Fabric) -> tuple[FabricBuilder, 
     if fabric.oversubscription != 1:
         no_effect = ", which changes nothing: all NICs hang on one leaf" if len(builder.switches) == 1 else ""
         words += f", {fabric.oversubscription:g} to 1 oversubscribed{no_effect}"
-    return builder, routing, words
+    return _BuiltFabric(builder, routing, words)
 
 
 def _add_fabric(builder: FabricBuilder, nics: list[int], fabric: Fabric, devices: DeviceTable) -> str:
@@ -181,17 +192,18 @@ def _rail_leaves(devices: DeviceTable, nics: Sequence[int], per_leaf: int) -> tu
             for unit, first in enumerate(range(0, len(members), per_leaf))
         )
     parts.sort(key=lambda part: part[:2])
-    return [members for _, _, members in parts], [rail for _, rail, _ in parts]
+    groups = [members for _, _, members in parts]
+    rails: list[int | None] = [rail for _, rail, _ in parts]
+    return groups, rails
 
 
 def _sources(nodes: Sequence[Cluster], fabric: Fabric | None) -> Mapping[str, str]:
     """Return the sources of the numbers of each node type and of the fabric (None: no fabric)."""
     makes = {node.name: node.sources for node in nodes}
-    merged = {
-        field if len(makes) == 1 else f"{name}: {field}": text
-        for name, sources in makes.items()
-        for field, text in sources.items()
-    }
+    merged = {}
+    for name, sources in makes.items():
+        for field, text in sources.items():
+            merged[field if len(makes) == 1 else f"{name}: {field}"] = text
     if fabric is not None:
         kind = link_named(fabric.link)
         merged["fabric"] = (
@@ -205,12 +217,14 @@ def _sources(nodes: Sequence[Cluster], fabric: Fabric | None) -> Mapping[str, st
 def _common_bandwidth(nodes: Sequence[Cluster]) -> CollectiveBandwidth | None:
     """Return the bandwidths per collective that all nodes have alike, else None."""
     first = nodes[0].collective_bandwidth
-    return first if all(node.collective_bandwidth == first for node in nodes) else None
+    is_common = all(node.collective_bandwidth == first for node in nodes)
+    return first if is_common else None
 
 
 def _peer_access(nodes: Sequence[Cluster]) -> bool | None:
     """Return False if a node has no peer access, else the value of the first node."""
-    return False if any(node.peer_access is False for node in nodes) else nodes[0].peer_access
+    is_refused = any(node.peer_access is False for node in nodes)
+    return False if is_refused else nodes[0].peer_access
 
 
 def _library(nodes: Sequence[Cluster]) -> str | None:
@@ -304,8 +318,12 @@ def _heads(node: Cluster) -> dict[int, int]:
     sharing: dict[tuple[int, ...], int] = defaultdict(int)
     for gpu in node.gpus:
         sharing[router.node.all_nearest(gpu, nics)] += 1
-    links = {nic: {(link.target, link.bare) for link in node.links_from(nic)} for nic in nics}
+    links = {}
+    for nic in nics:
+        links[nic] = {(link.target, link.bare) for link in node.links_from(nic)}
     heads = {nic: near[i % gpus] for near, gpus in sharing.items() for i, nic in enumerate(near)}
     sizes = np.unique(list(heads.values()), return_counts=True)[1]
     is_even = sorted(heads) == nics and sum(map(len, sharing)) == len(nics) and len(set(sizes.tolist())) == 1
-    return heads if is_even and all(links[nic] == links[head] for nic, head in heads.items()) else {}
+    if is_even and all(links[nic] == links[head] for nic, head in heads.items()):
+        return heads
+    return {}

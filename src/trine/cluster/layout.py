@@ -6,10 +6,9 @@ other devices of all nodes in the same way, then the fabric's switches. Link ord
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, groupby
+from itertools import groupby
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from trine.cluster.names import CopiedNames, JoinedNames
 from trine.cluster.parts import GPU, NIC, SCALE_OUT, Link
 from trine.cluster.tables import DeviceKind, DeviceTable, LinkedDevices, LinkTable, NodeBlock, NodeLayout, kind_of
 from trine.common.arrays import Int32, Int64
-from trine.common.units import whole_number
 
 
 def normal(node: LinkedDevices) -> LinkedDevices:
@@ -25,10 +23,10 @@ def normal(node: LinkedDevices) -> LinkedDevices:
     hosts = len({node.devices[gpu].node for gpu in node.gpus})
     order = [*node.gpus, *(i for i, device in enumerate(node.devices) if device.kind != GPU)]
     place = {old: new for new, old in enumerate(order)}
-    devices = tuple(
-        replace(device, node=f".{device.node}" if hosts > 1 and device.node is not None else "")
-        for device in (node.devices[i] for i in order)
-    )
+    renamed = []
+    for device in (node.devices[i] for i in order):
+        renamed.append(replace(device, node=f".{device.node}" if hosts > 1 and device.node is not None else ""))
+    devices = tuple(renamed)
     links = tuple(replace(link, source=place[link.source], target=place[link.target]) for link in node.links)
     return LinkedDevices(name=node.name, devices=devices, links=links)
 
@@ -165,14 +163,21 @@ def device_columns(blocks: Sequence[NodeBlock], kinds: dict[DeviceKind, int]) ->
             nodes = first_host + np.arange(block.count, dtype=np.int32)[:, None] * len(hosts) + host
             parts.append(([device.name for device in members], np.tile(kind, block.count), nodes.ravel(), block))
             first_host += block.count * len(hosts)
+    kind_parts = [part[1] for part in parts]
+    node_parts = [part[2] for part in parts]
+    name_parts = []
+    for names, _, _, each in parts:
+        if names:
+            name_parts.append(_copied([("", f".{name}") for name in names], each))
+    host_parts = []
+    for each in blocks:
+        host_parts.append(_copied([("", host) for host in each.hosts], each))
     return DeviceTable(
         kinds=tuple(kinds),
-        kind=np.concatenate([part[1] for part in parts]),
-        node=np.concatenate([part[2] for part in parts]).astype(np.int32),
-        names=JoinedNames(
-            [_copied([("", f".{name}") for name in names], block) for names, _, _, block in parts if names]
-        ),
-        node_names=JoinedNames([_copied([("", host) for host in block.hosts], block) for block in blocks]),
+        kind=np.concatenate(kind_parts),
+        node=np.concatenate(node_parts).astype(np.int32),
+        names=JoinedNames(name_parts),
+        node_names=JoinedNames(host_parts),
     )
 
 
@@ -200,89 +205,3 @@ def _copied(patterns: Sequence[tuple[str, ...]], block: NodeBlock) -> CopiedName
 def _pattern(link: Link) -> tuple[str, ...]:
     source, arrow, target = link.name.partition("->")
     return ("", f".{source}->", f".{target}") if arrow else ("", f".{source}")
-
-
-# Look-up of a large machine's devices and links by name, without generating all names.
-
-#: Maximum number of names to compare: more would take too long.
-MOST_COMPARED = 20_000
-_NUMBERED = re.compile(r"(node|rack)(\d{1,9})\.(.+)", re.DOTALL)
-
-
-def device_named(devices: DeviceTable, name: str) -> int | None:
-    """Return the number of the device with this name in a machine of nodes, or None."""
-    layout = devices.layout
-    assert layout is not None
-    placed = _placed(layout.blocks, name)
-    if placed is not None:
-        block, copy, local_name = placed
-        for local, device in enumerate(block.node.devices):
-            if device.name == local_name:
-                return block.device(local, copy)
-        return None
-    for number in range(layout.fabric_device, len(devices)):
-        if devices.names[number] == name:
-            return number
-    return None
-
-
-def _placed(blocks: Sequence[NodeBlock], name: str) -> tuple[NodeBlock, int, str] | None:
-    """Return (block, node of the block, name inside the node), or None."""
-    match = _NUMBERED.fullmatch(name)
-    if match is None or (len(match[2]) > 1 and match[2][0] == "0"):
-        return None
-    number = int(match[2])
-    for block in blocks:
-        if block.prefix == match[1] and block.first <= number < block.first + block.count:
-            return block, number - block.first, match[3]
-    return None
-
-
-def links_named(devices: DeviceTable, links: LinkTable, name: str) -> list[int]:
-    """Return the numbers of the links with this name, or else of all links between the two devices in the name."""
-    plain, _, number = name.rpartition("#")
-    searched = plain if plain and whole_number(number) is not None else name
-    ends = [_ends(devices, *searched.split("->", 1))] if "->" in searched else []
-    between = [link for pair in ends if pair is not None for link in _between(links, *pair)]
-    candidates = [*between, *_own_names(devices, searched)]
-    matches = {link for link in candidates if links.names[link] == name or links.names[link].partition("#")[0] == name}
-    if not matches:
-        for pair in _pairs(devices, name):
-            matches.update(_between(links, *pair), _between(links, *reversed(pair)))
-    return sorted(matches)
-
-
-def _ends(devices: DeviceTable, source: str, target: str) -> tuple[int, int] | None:
-    a, b = device_named(devices, source), device_named(devices, target)
-    return None if a is None or b is None else (a, b)
-
-
-def _between(links: LinkTable, source: int, target: int) -> list[int]:
-    near = links.links_from(source)
-    return near[links.target[near] == target].tolist()  # type: ignore[no-any-return]
-
-
-def _own_names(devices: DeviceTable, name: str) -> list[int]:
-    """Return the links of the node that the name begins with: a cluster file may give links any name."""
-    layout = devices.layout
-    assert layout is not None
-    placed = _placed(layout.blocks, name)
-    if placed is None:
-        return []
-    block, copy, _ = placed
-    first = block.first_link + copy * len(block.node.links)
-    return list(range(first, first + len(block.node.links)))
-
-
-def _pairs(devices: DeviceTable, name: str) -> list[tuple[int, int]]:
-    """Return the pairs of devices that ``a-b`` may mean."""
-    cuts = (place - 1 for place in accumulate(len(part) + 1 for part in name.split("-")[:-1]))
-    pairs = (_ends(devices, name[:cut], name[cut + 1 :]) for cut in cuts)
-    return [pair for pair in pairs if pair is not None]
-
-
-def likely_names(names: Sequence[str]) -> list[str]:
-    """Return the candidates for the nearest name: all names, or :data:`MOST_COMPARED` of them at even intervals."""
-    if len(names) <= MOST_COMPARED:
-        return list(names)
-    return [names[i] for i in np.unique(np.linspace(0, len(names) - 1, MOST_COMPARED).astype(np.int64)).tolist()]

@@ -108,7 +108,12 @@ def _check_segment(
     if gpus is None or gpus_per_node is not None:
         raise SpecError("a segment divides the hosts of a number of GPUs: add gpus, and leave gpus_per_node out")
     counts_hosts = nodes is not None and gpus <= nodes * max(map(len, hosts))
-    racks = -(-gpus // len(cluster.gpus)) if nodes is None else -(-nodes // len(hosts)) if counts_hosts else nodes
+    if nodes is None:
+        racks = -(-gpus // len(cluster.gpus))
+    elif counts_hosts:
+        racks = -(-nodes // len(hosts))
+    else:
+        racks = nodes
     if racks == 1:
         raise SpecError(f"{gpus} GPUs are in one {cluster.name}, so that a segment changes nothing: leave it out")
 
@@ -312,8 +317,9 @@ def rescaled(cluster: Cluster, factors: Mapping[str, Mapping[str, float]]) -> Cl
 
     def change(link: Link) -> Link:
         values = {name: getattr(link, name) for name in factors.get(link.link_class, ())}
-        changes: Any = {name: max(1, round(value * factors[link.link_class][name])) if value else 0
-                        for name, value in values.items()}  # fmt: skip
+        changes: Any = {}
+        for name, value in values.items():
+            changes[name] = max(1, round(value * factors[link.link_class][name])) if value else 0
         new = replace(link, **changes)
         peak = new.peak_bytes_per_s
         return replace(new, peak_bytes_per_s=new.bytes_per_s) if peak is not None and new.bytes_per_s > peak else new

@@ -20,7 +20,8 @@ import numpy.typing as npt
 
 from trine.cluster.data import DIMENSIONS, RAIL, ClusterData
 from trine.cluster.parts import GPU, SCALE_UP, SWITCH, Link
-from trine.cluster.tables import LinkedDevices, LinkTable, joined_sets
+from trine.cluster.tables import LinkedDevices, LinkTable
+from trine.cluster.tiers import joined_sets
 from trine.common.units import format_bandwidth
 
 AnyCluster = TypeVar("AnyCluster", bound=ClusterData)
@@ -70,12 +71,15 @@ def _is_chosen(cluster: ClusterData) -> bool:
 
 def _spread(cluster: AnyCluster) -> AnyCluster:
     layout = cluster.device_table.layout
-    parts: Sequence[LinkedDevices] = [cluster] if layout is None else [block.node for block in layout.blocks]
+    if layout is None:
+        parts: Sequence[LinkedDevices] = [cluster]
+    else:
+        parts = [block.node for block in layout.blocks]
     if not any(_has_parallels(part) for part in parts):
         return cluster
-    candidates = [
-        (planes, _pair_rates(cluster, planes) if len(planes.planes[0]) == 1 else None) for planes in planes_of(cluster)
-    ]
+    candidates = []
+    for planes in planes_of(cluster):
+        candidates.append((planes, _pair_rates(cluster, planes) if len(planes.planes[0]) == 1 else None))
     merges = [(planes, pairs) for planes, pairs in candidates if pairs is None or _join_all(pairs)]
     alike = {twins[0]: twins for planes, _ in merges for twins in zip(*planes.planes, strict=True)}
     heads = {switch: head for head, switches in alike.items() for switch in switches}
@@ -109,7 +113,10 @@ def _rebuilt(
     for i in remaining:
         joint = [cluster.devices[switch] for switch in alike.get(i, (i,))]
         reduces = all(device.reduces for device in joint)
-        name = _joint_name([device.name for device in joint]) if i in alike else joint[0].name
+        if i in alike:
+            name = _joint_name([device.name for device in joint])
+        else:
+            name = joint[0].name
         devices.append(replace(joint[0], name=name, reduces=reduces))
     names = tuple(device.name for device in devices)
     links = LinkTable.joined(names, [(place[ends[0]], place[ends[1]], link) for ends, link in rows.items()])
@@ -150,11 +157,17 @@ def planes_of(machine: LinkedDevices) -> list[Planes]:
         shapes = {network: _ordered(links, switches[network], is_gpu) for network in group}
         alike: dict[object, list[int]] = defaultdict(list)
         for network, shape in shapes.items():
-            alike[1 if len(shape) == 1 else tuple(colour for colour, _ in shape)].append(network)
+            key: object = 1
+            if len(shape) != 1:
+                key = tuple(colour for colour, _ in shape)
+            alike[key].append(network)
         used = max(alike.values(), key=len)
         gpus = set.union(*(members[network] for network in used))
         if len(used) > 1 and len(gpus) <= MAX_GPUS:
-            planes = tuple(tuple(switch for _, switch in shapes[network]) for network in used)
+            used_planes = []
+            for each in used:
+                used_planes.append(tuple(switch for _, switch in shapes[each]))
+            planes = tuple(used_planes)
             unused = [network for network in group if network not in used and members[network] <= gpus]
             idle = tuple(switch for network in unused for switch in switches[network])
             parallel.append(Planes(planes=planes, gpus=tuple(sorted(gpus)), idle=idle))
@@ -182,7 +195,8 @@ def _sharing(members: dict[int, set[int]]) -> list[list[int]]:
         if group[first] is not group[second] and count >= MIN_SHARED:
             joint = sorted(group[first] + group[second])
             group |= dict.fromkeys(joint, joint)
-    return [joined for joined in {joined[0]: joined for joined in group.values()}.values() if len(joined) > 1]
+    unique_groups = {joined[0]: joined for joined in group.values()}
+    return [joined for joined in unique_groups.values() if len(joined) > 1]
 
 
 def _ordered(links: LinkTable, switches: Sequence[int], is_gpu: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
@@ -194,7 +208,10 @@ def _ordered(links: LinkTable, switches: Sequence[int], is_gpu: npt.NDArray[np.b
     for ends, far_ends in ((links.source, links.target), (links.target, links.source)):
         for switch in switches:
             near[switch].update(far_ends[ends == switch].tolist())
-    colours = {switch: hash(tuple(sorted(end for end in near[switch] if is_gpu[end]))) for switch in switches}
+    colours_of_switches = {}
+    for switch in switches:
+        colours_of_switches[switch] = hash(tuple(sorted(end for end in near[switch] if is_gpu[end])))
+    colours = colours_of_switches
     for _ in switches:
         colours = {
             switch: hash((colours[switch], tuple(sorted(colours[end] for end in near[switch] if end in colours))))
@@ -266,13 +283,22 @@ def _sum(links: Sequence[Link], at_plane: set[int]) -> Link:
     if len(links) == 1 and not at_plane:
         return first
     peaks = [link.peak_bytes_per_s for link in links]
+    name = "" if at_plane else first.name
+    bytes_per_s = sum(link.bytes_per_s for link in links)
+    latency_ps = max(link.latency_ps for link in links)
+    media = {link.medium for link in links}
+    medium = first.medium if len(media) == 1 else None
+    if None in peaks:
+        peak = None
+    else:
+        peak = sum(peak for peak in peaks if peak is not None)
     return replace(
         first,
-        name="" if at_plane else first.name,
-        bytes_per_s=sum(link.bytes_per_s for link in links),
-        latency_ps=max(link.latency_ps for link in links),
-        medium=first.medium if len({link.medium for link in links}) == 1 else None,
-        peak_bytes_per_s=None if None in peaks else sum(peak for peak in peaks if peak is not None),
+        name=name,
+        bytes_per_s=bytes_per_s,
+        latency_ps=latency_ps,
+        medium=medium,
+        peak_bytes_per_s=peak,
     )
 
 
@@ -287,6 +313,5 @@ def _joint_name(names: Sequence[str]) -> str:
 
 
 def _are_consecutive(numbers: Sequence[str]) -> bool:
-    return all(number.isdecimal() for number in numbers) and all(
-        int(high) == int(low) + 1 for low, high in pairwise(numbers)
-    )
+    are_numbers = all(number.isdecimal() for number in numbers)
+    return are_numbers and all(int(high) == int(low) + 1 for low, high in pairwise(numbers))

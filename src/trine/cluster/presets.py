@@ -12,14 +12,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal
 
+from trine.cluster.gpu_spec import GpuSpec as GpuSpec  # callers load and annotate from one module
+from trine.cluster.measured_gpu import is_gpu_file, measured_gpu
 from trine.common.arguments import named_arguments
 from trine.common.inputs import PRESETS, preset_names
-from trine.common.schema import Bandwidth, BeforeValidator, Duration, Field, Power, Rate, Size, Spec, one_of
-from trine.common.shown import OneLine
+from trine.common.schema import Bandwidth, Duration, Field, Spec
 from trine.errors import SpecError, nearest
 
 LinkClass = Literal["scale-up", "host", "scale-out"]
-Dtype = Annotated[str, BeforeValidator(one_of(("float64", "float32", "tfloat32", "float16", "bfloat16", "float8")))]
 #: Suffixes of cluster files that trine or its importers read.
 _SUFFIXES = (".yaml", ".yml", ".json", ".xml", ".csv", ".txt")
 
@@ -40,33 +40,6 @@ def preset_path(name: str) -> Path:
     return PRESETS / "clusters" / f"{name}.yaml"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GpuSpec(OneLine):
-    """One GPU model (presets/gpus).
-
-    ``flop_per_s`` maps a dtype (``float32``, ``tfloat32``, ``float16``, ``bfloat16``, ``float64``) to its dense peak.
-    ``power_w``: the vendor's maximum power, None if not published.
-    ``nvlink``, ``pcie``: entries of the link catalogue, None if absent or unknown.
-    ``l2_bytes``, ``l2_bytes_per_s``: capacity and read bandwidth of the L2, None if no measurement is bundled.
-    ``step_slowdown``: operator time in a step over the tables' time, at the GPU's sustained clock.
-    ``sources`` maps each field to the source of its number.
-    """
-
-    name: str
-    memory_bytes: Annotated[Size, Field(alias="memory")]
-    memory_bytes_per_s: Annotated[Bandwidth, Field(alias="memory_bandwidth")]
-    flop_per_s: Annotated[dict[Dtype, Rate], Field(alias="compute", min_length=1)]
-    num_compute_units: Annotated[int, Field(alias="compute_units", ge=1)]
-    sources: dict[str, str] = field(default_factory=dict)
-    aliases: tuple[str, ...] = ()
-    power_w: Annotated[Power | None, Field(alias="power")] = None
-    nvlink: str | None = None
-    pcie: str | None = None
-    step_slowdown: Annotated[float, Field(ge=1, le=2)] = 1.0
-    l2_bytes: Annotated[Size | None, Field(alias="l2")] = None
-    l2_bytes_per_s: Annotated[Bandwidth | None, Field(alias="l2_bandwidth")] = None
-
-
 def known_gpus() -> tuple[str, ...]:
     """Return the names of the bundled GPU models, sorted."""
     return preset_names(PRESETS / "gpus")
@@ -76,10 +49,14 @@ def known_gpus() -> tuple[str, ...]:
 def load_gpu(name: str) -> GpuSpec:
     """Return a GPU model by its name or its driver's name (``"NVIDIA H100 80GB HBM3"``), ignoring case.
 
-    Raises SpecError: unknown name; suggests the nearest.
+    name: also the path of a file that ``trine measure`` wrote (:mod:`trine.cluster.measured_gpu`).
+    Raises SpecError: unknown name; suggests the nearest; a wrong file.
     """
     if not isinstance(name, str):
         raise SpecError(f"must be the name of a GPU, got {name!r:.80}", field="gpu")
+    measured = measured_gpu(name)
+    if measured is not None:
+        return measured.spec
     plain = _plain(name)
     if plain in known_gpus():
         return _read_gpu(plain)
@@ -91,6 +68,19 @@ def load_gpu(name: str) -> GpuSpec:
     if "did you mean" not in hint:
         hint = nearest(plain, known_gpus(), command="trine support")
     raise SpecError(f"unknown GPU {name!r}{hint}")
+
+
+def gpu_of_cluster_file(name: str, file: str, field: str) -> str:
+    """Return the name of a GPU in a cluster file; the path of a GPU file there starts at the cluster file's folder.
+
+    Raises SpecError for an unknown GPU or a wrong GPU file; names the cluster file and the field.
+    """
+    path = os.fspath(Path(file).parent / name) if is_gpu_file(name) else name
+    try:
+        load_gpu(path)
+    except SpecError as error:
+        raise SpecError(str(error), file=file, field=field) from None
+    return path
 
 
 def _plain(name: str) -> str:

@@ -78,7 +78,9 @@ def _fabric_mapping(fabric: Fabric) -> dict[str, object]:
 
 
 def _bandwidth_mapping(given: CollectiveBandwidth) -> dict[str, object]:
-    curves = {op: {nodes: exact_bandwidth(rate) for nodes, rate in curve} for op, curve in given.curves}
+    curves = {}
+    for op, curve in given.curves:
+        curves[op] = {nodes: exact_bandwidth(rate) for nodes, rate in curve}
     facts = {"size": f"{given.size_bytes} B", "gpus_per_node": given.gpus_per_node, "evidence": given.evidence}
     return {**curves, **facts}
 
@@ -189,7 +191,10 @@ def fingerprint(cluster: ClusterData) -> str:
     digest.update("\0".join(devices.names).encode())
     _add_coded(digest.update, add, devices.kind, devices.kinds)
     nodes, node = _in_order(np.where(devices.node < 0, len(devices.node_names), devices.node))
-    add([devices.node_names[i] if i < len(devices.node_names) else None for i in nodes])
+    names = []
+    for i in nodes:
+        names.append(devices.node_names[i] if i < len(devices.node_names) else None)
+    add(names)
     digest.update(node)
     properties = [(k.bytes_per_s, k.latency_ps, k.link_class, k.medium, k.peak_bytes_per_s) for k in links.numbers]
     _add_coded(digest.update, add, links.number, properties)

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.cluster.names import ChosenNames, EndNames, Lazy
-from trine.cluster.parts import GPU, LINK_CLASSES, NIC, SCALE_OUT, Device, Link
+from trine.cluster.parts import GPU, Device, Link
 from trine.common.arrays import Int32, Int64, pointers
 
 T = TypeVar("T")
@@ -88,12 +87,14 @@ class DeviceTable(_OnDemand[Device]):
         nodes: dict[str | None, int] = {None: -1}
         kind = [kinds.setdefault(kind_of(device), len(kinds)) for device in devices]
         node = [nodes.setdefault(device.node, len(nodes) - 1) for device in devices]
+        device_names = tuple(device.name for device in devices)
+        node_names = tuple(name for name in nodes if name is not None)
         return cls(
             kinds=tuple(kinds),
             kind=np.array(kind, np.int32),
             node=np.array(node, np.int32),
-            names=tuple(device.name for device in devices),
-            node_names=tuple(name for name in nodes if name is not None),
+            names=device_names,
+            node_names=node_names,
         )
 
     def where(self, *kinds: str) -> npt.NDArray[np.bool_]:
@@ -159,7 +160,10 @@ class LinkTable(_OnDemand[Link]):
         source_of, target_of = np.ascontiguousarray(end_columns[:, 0]), np.ascontiguousarray(end_columns[:, 1])
         if names is None:
             after_ends = EndNames(devices, source_of, target_of)
-            names = after_ends if not name_of else tuple(name_of.get(i, "") or after_ends[i] for i in range(len(ends)))
+            if not name_of:
+                names = after_ends
+            else:
+                names = tuple(name_of.get(i, "") or after_ends[i] for i in range(len(ends)))
         return cls(
             numbers=tuple(numbers), number=np.array(number, np.int32), source=source_of, target=target_of, names=names
         )
@@ -328,6 +332,29 @@ class NodeBlock:
         return tuple(dict.fromkeys(device.node or "" for device in self.node.devices))
 
 
+class DevicePlaces(NamedTuple):
+    """Places of devices, int64[devices] each.
+
+    block: -1 for a fabric switch. copy: node of the block. local: device of the node.
+    """
+
+    block: Int64
+    copy: Int64
+    local: Int64
+
+
+class _DeviceRuns(NamedTuple):
+    """Runs of devices with consecutive numbers, in their order, int64 each.
+
+    width: devices per node. block: -1 for the fabric. shift: number of the first device in the node.
+    """
+
+    start: Int64
+    width: Int64
+    block: Int64
+    shift: Int64
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NodeLayout:
     """Blocks in order; ``clos``: the fabric, or None for another shape or no fabric.
@@ -341,16 +368,15 @@ class NodeLayout:
     clos: Clos | None
     trimmed: bool = False
 
-    def places(self, devices: npt.NDArray[np.int64]) -> tuple[Int64, Int64, Int64]:
-        """Return (block, node of the block, device of the node), int64[devices] each; block -1: a fabric switch."""
-        starts, widths, owners, shifts = self._segments
-        segment = np.searchsorted(starts, devices, side="right") - 1
-        copy, local = np.divmod(devices - starts[segment], widths[segment])
-        return owners[segment], copy, local + shifts[segment]
+    def places(self, devices: npt.NDArray[np.int64]) -> DevicePlaces:
+        """Return the places of ``devices`` among the blocks and nodes."""
+        runs = self._segments
+        segment = np.searchsorted(runs.start, devices, side="right") - 1
+        copy, local = np.divmod(devices - runs.start[segment], runs.width[segment])
+        return DevicePlaces(runs.block[segment], copy, local + runs.shift[segment])
 
     @cached_property
-    def _segments(self) -> tuple[Int64, Int64, Int64, Int64]:
-        """Start, devices per node, block (-1: the fabric) and first device in the node, for each run of devices."""
+    def _segments(self) -> _DeviceRuns:
         rows = []
         for number, block in enumerate(self.blocks):
             gpus, devices = len(block.node.gpus), len(block.node.devices)
@@ -358,96 +384,4 @@ class NodeLayout:
             rows.append((block.first_other, devices - gpus, number, gpus))
         rows = sorted(row for row in rows if row[1])
         rows.append((self.fabric_device, 1 << 62, -1, 0))
-        starts, widths, owners, shifts = np.array(rows, np.int64).T
-        return starts, widths, owners, shifts
-
-
-# Tiers of links, from the GPUs up: ``gpu-nvswitch``, ``nic-leaf``, ``leaf-spine``.
-
-#: Maximum number of distinct switch levels above the GPUs.
-MAX_LEVELS = 64
-_NUMBER = re.compile(r"[_-]?\d+$")
-#: Parts of a switch's name that only number it.
-_PLACE = re.compile(r"(rail)?\d+")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tiers:
-    """Tier names, and the tier of each link. ``tier``: int32[links], index into ``names``."""
-
-    names: tuple[str, ...]
-    tier: Int32
-
-
-def tiers_of(cluster: LinkedDevices) -> Tiers:
-    """Group links into tiers: same class, same kinds of device at the same levels, in either direction."""
-    devices, links = cluster.device_table, cluster.link_table
-    kind_names = sorted({device_kind.kind for device_kind in devices.kinds})
-    kind = np.array([kind_names.index(device_kind.kind) for device_kind in devices.kinds], np.int64)[devices.kind]
-    key = np.zeros(len(links), np.int64)
-    for number, link_class in enumerate(LINK_CLASSES):
-        class_links = np.flatnonzero(links.of_class(link_class))
-        level = levels_above(devices, links, class_links, link_class)
-        end = level * len(kind_names) + kind
-        ends = end[links.source[class_links]], end[links.target[class_links]]
-        size = (MAX_LEVELS + 1) * len(kind_names)
-        key[class_links] = (number * size + np.minimum(*ends)) * size + np.maximum(*ends)
-    _, first, tier = np.unique(key, return_index=True, return_inverse=True)
-    names = [_tier_name(cluster, link) for link in first.tolist()]
-    highest = key[first] % ((MAX_LEVELS + 1) * len(kind_names)) // len(kind_names)
-    names = [
-        f"{name} (level {level})" if names.count(name) > 1 else name
-        for name, level in zip(names, highest.tolist(), strict=True)
-    ]
-    return Tiers(names=tuple(names), tier=tier.ravel().astype(np.int32))
-
-
-def levels_above(devices: DeviceTable, links: LinkTable, class_links: Int64, link_class: str) -> Int64:
-    """Return int64[devices]: links of one class from the nearest GPU (scale-out: GPU or NIC); MAX_LEVELS: farther."""
-    level = np.full(len(devices), MAX_LEVELS, np.int64)
-    level[devices.where(GPU, NIC) if link_class == SCALE_OUT else devices.where(GPU)] = 0
-    source, target = links.source[class_links], links.target[class_links]
-    for above in range(1, MAX_LEVELS):
-        reached = target[level[source] == above - 1]
-        reached = reached[level[reached] == MAX_LEVELS]
-        if not len(reached):
-            break
-        level[reached] = above
-    return level
-
-
-def _tier_name(cluster: LinkedDevices, link: int) -> str:
-    """Return a tier's name from the two ends of one of its links, the end nearer to the GPUs first."""
-    links = cluster.link_table
-    ends = [int(links.source[link]), int(links.target[link])]
-    order = {GPU: 0, NIC: 1}
-    kinds = cluster.device_table.kinds
-    ends.sort(key=lambda end: (order.get(kinds[cluster.device_table.kind[end]].kind, 2), end))
-    return "-".join(_role(cluster, end) for end in ends)
-
-
-def _role(cluster: LinkedDevices, device: int) -> str:
-    """Return ``gpu``, ``nic``, or a name without numbers: ``leaf`` for ``leaf3``, ``pcie`` for ``node1.pcie0``."""
-    end = cluster.devices[device]
-    if end.kind in (GPU, NIC):
-        return end.kind
-    name = (end.name.removeprefix(f"{end.node}.") if end.node else end.name).partition("..")[0]
-    parts = [part for part in name.split(".") if not _PLACE.fullmatch(part)]
-    if len(parts) <= 1:
-        return _NUMBER.sub("", "".join(parts)) or end.kind
-    return ".".join(re.sub(r"(?<=[A-Za-z])\d+$", "", part) for part in parts)
-
-
-def joined_sets(size: int, pairs: Iterable[tuple[int, int]]) -> list[int]:
-    """Return for each of ``size`` indices the representative of its set; a pair joins the sets of its two ends."""
-    parent = list(range(size))
-
-    def find(index: int) -> int:
-        while parent[index] != index:
-            parent[index] = parent[parent[index]]
-            index = parent[index]
-        return index
-
-    for a, b in pairs:
-        parent[find(a)] = find(b)
-    return [find(index) for index in range(size)]
+        return _DeviceRuns(*np.array(rows, np.int64).T)

@@ -158,10 +158,12 @@ def shape_of(text: str, num_gpus: int, wire: Link) -> TopologyShape:
 
 def _gpus(count: int, forwards: bool, per_node: int | None = None) -> list[Device]:
     """Return ``count`` GPUs, ``per_node`` of them in each node."""
-    return [
-        Device(name=f"gpu{i}", kind=GPU, forwards=forwards, node=f"node{i // per_node}" if per_node else None)
-        for i in range(count)
-    ]
+    devices = []
+    for i in range(count):
+        devices.append(
+            Device(name=f"gpu{i}", kind=GPU, forwards=forwards, node=f"node{i // per_node}" if per_node else None)
+        )
+    return devices
 
 
 def _plain(pairs: Callable[[int], Iterable[tuple[int, int]]], name: str, forwards: bool = True) -> Builder:

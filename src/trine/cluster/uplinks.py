@@ -13,7 +13,7 @@ from trine.cluster.data import SHORTEST, SPLIT
 from trine.cluster.parts import NIC, SCALE_OUT, SCALE_UP
 from trine.cluster.planes import idle_planes
 from trine.cluster.routing.router import usual_routing
-from trine.cluster.tables import MAX_LEVELS, levels_above
+from trine.cluster.tiers import MAX_LEVELS, levels_above
 from trine.common.arrays import Int32, Int64
 
 #: trine warns about uplinks above this multiple of their even share.
@@ -127,7 +127,10 @@ class _Uplinks:
         if carried[link] <= CROWDED * max(brings, default=1):
             return None
         below = self._below(link)
-        alike = [uplink for uplink in group if self._below(uplink) == below] if below else []
+        if below:
+            alike = [uplink for uplink in group if self._below(uplink) == below]
+        else:
+            alike = []
         total = int(carried[alike].sum())
         senders = len(brings) if self._level[source] else len(alike)
         even = max(total / max(1, min(len(alike), senders)), *brings, 1)
@@ -143,7 +146,10 @@ class _Uplinks:
         top = self._past_ports(int(links.source[link]), int(links.target[link]))
         if top not in self._lower:
             lower = [end for end in self._next(top) if self._level[end] < self._level[top]]
-            ends = frozenset(self._past_ports(top, end) for end in lower) if self._level[top] else frozenset()
+            if self._level[top]:
+                ends = frozenset(self._past_ports(top, end) for end in lower)
+            else:
+                ends = frozenset()
             self._lower[top] = ends
         return self._lower[top]
 
@@ -209,7 +215,10 @@ def crowded_warning(cluster: Cluster, carried: npt.NDArray[np.int64]) -> str:
     worst = crowded[0]
     more = len({int(cluster.link_table.source[uplink.link]) for uplink in crowded}) - 1
     least = "at least " if len(crowded) >= LOOKED_AT else ""
-    more_uplinks = f" (as do uplinks of {least}{more} other device{'s' if more > 1 else ''})" if more else ""
+    if more:
+        more_uplinks = f" (as do uplinks of {least}{more} other device{'s' if more > 1 else ''})"
+    else:
+        more_uplinks = ""
     usual = usual_routing(cluster)[0] if cluster.routing == SHORTEST else SHORTEST
     remedy = f"--routing {usual} deals targets out over them, " if usual != SHORTEST else ""
     return (

@@ -130,7 +130,9 @@ def _halving_parts(schedule: Schedule, time: MessageTime) -> Rounds:
     widths = [1 << k for k in range(core.bit_length() - 1)]
     first_bytes, last_bytes = (part, (num_ranks - 1) * part) if gather else (num_ranks * part, part)
     start: tuple[int, Rounds] = (0, ())
-    ready = [extend(start, first_bytes) if rank < extra else start for rank in range(core)]
+    ready = []
+    for core_rank in range(core):
+        ready.append(extend(start, first_bytes) if core_rank < extra else start)
     for width in widths if gather else reversed(widths):
         paths = [extend(ready[rank], carried_bytes(rank if gather else rank ^ width, width)) for rank in range(core)]
         ready = [max(paths[rank], paths[rank ^ width]) for rank in range(core)]

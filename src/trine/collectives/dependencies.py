@@ -54,7 +54,10 @@ def columns_of(schedule: Schedule, positions: range) -> SendColumns:
             src=src, dst=dst, step=step, chunk=chunk, channel=channel, reduce=reduce,
             unit_transfer=rows, unit_chunk=chunk.astype(np.int64), unit_adds=reduce, chunk_ranges=None,
         )  # fmt: skip
-    count = np.concatenate([np.ones_like(one.chunk) if one.count is None else one.count for one in sends])
+    counts = []
+    for one in sends:
+        counts.append(np.ones_like(one.chunk) if one.count is None else one.count)
+    count = np.concatenate(counts)
     if len(count) and (count.min() < 1 or count.max() > schedule.num_chunks):
         raise InputError(f"in this schedule a send carries fewer than 1 or more than {schedule.num_chunks} chunks")
     check_units(int(count.sum()))
@@ -74,7 +77,10 @@ def columns_of(schedule: Schedule, positions: range) -> SendColumns:
 
 def _first_of_message(sends: list[Sends], src: Int32, dst: Int32, step: Int32, channel: Int32) -> Bool:
     """Return bool[rows]: whether a row is the first of its transfer."""
-    message = np.concatenate([np.arange(len(one.step)) if one.message is None else one.message for one in sends])
+    messages = []
+    for one in sends:
+        messages.append(np.arange(len(one.step)) if one.message is None else one.message)
+    message = np.concatenate(messages)
     continues = np.zeros(len(src), dtype=np.bool_)
     continues[1:] = (src[1:] == src[:-1]) & (message[1:] == message[:-1])
     for name, column in (("receiver", dst), ("step", step), ("channel", channel)):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -183,14 +184,25 @@ def _expand_shifts(schedule: Schedule) -> ExpandedSchedule:
     )  # fmt: skip
 
 
-def _arrival_pairs_at_0(sends: SendColumns, sender: Int64, part: int, num_chunks: int) -> tuple[Int64, Int64, Int64]:
-    """Return (transfer of position 0, sender, number), for each transfer that brought one of its chunks."""
+class _ArrivalPairs(NamedTuple):
+    """Transfers of position 0 and the arrivals that they wait for, int64[pairs] each.
+
+    users: the waiting transfer. senders, arrivals: sender and number of the transfer that brought its chunk.
+    """
+
+    users: Int64
+    senders: Int64
+    arrivals: Int64
+
+
+def _arrival_pairs_at_0(sends: SendColumns, sender: Int64, part: int, num_chunks: int) -> _ArrivalPairs:
+    """Return the transfers that brought the chunks of each transfer of position 0."""
     step, channel = sends.step[sends.unit_transfer], sends.channel[sends.unit_transfer]
     previous_use = previous_of_same(channel, sends.unit_chunk)
     arrival_chunks = (sends.unit_chunk + sender[sends.unit_transfer] * part) % num_chunks
     users, arrivals = received_before(sends.unit_chunk, step, previous_use, arrival_chunks, step, sends.unit_adds)
     number = sends.unit_transfer[arrivals]
-    return sends.unit_transfer[users], sender[number], number
+    return _ArrivalPairs(sends.unit_transfer[users], sender[number], number)
 
 
 def _repeat_rows(

@@ -149,7 +149,11 @@ class ListedFlows:
         signals = [self.order[(index + (1 << k)) % num_ranks] for k in rounds]
         flows = self.rows[position]
         if self.rooted:
-            flows = tuple(flow for flow in flows if (flow[0] if self.rooted == FROM_ROOT else position) != root)
+            kept = []
+            for flow in flows:
+                if (flow[0] if self.rooted == FROM_ROOT else position) != root:
+                    kept.append(flow)
+            flows = tuple(kept)
         return _sends(signals, flows, ends_together=self.waits and not self.rooted)
 
 

@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -69,6 +70,14 @@ class SendPattern:
     chunk: Int32
 
 
+class _PositionTables(NamedTuple):
+    """The rows of one position in the tables of SendPatterns."""
+
+    sends: Int32
+    waits: Int32
+    ends: Int32
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class SendPatterns:
     """The patterns of all positions as CSR tables: rows ptr[p] to ptr[p + 1] belong to position or send p.
@@ -108,9 +117,9 @@ class SendPatterns:
         )  # fmt: skip
         return SendPattern(sends=position_sends, units=sends[:, 2].astype(np.int64), chunk=sends[:, 5].copy())
 
-    def _tables(self, position: int) -> tuple[Int32, Int32, Int32]:
+    def _tables(self, position: int) -> _PositionTables:
         first, last = self.sends_ptr[position], self.sends_ptr[position + 1]
-        return (
+        return _PositionTables(
             self.sends[first:last],
             self.waits[self.waits_ptr[first] : self.waits_ptr[last]],
             self.ends[self.ends_ptr[position] : self.ends_ptr[position + 1]],
@@ -128,9 +137,9 @@ def patterns_of(waits: WaitPattern, num_positions: int) -> SendPatterns:
     order = stable_order(np.concatenate([3 * np.arange(m) + 1, 3 * user + 2, 3 * sends_ptr[end_position + 1]]))
     position = np.concatenate([waits.src, waits.src[user], end_position])
     peer = np.concatenate([waits.dst, waits.sender[wait_order], waits.end_sender[end_order]])
-    sorted_idx, peers_ptr, peers = _number_peers(position[order], peer[order], num_positions)
-    peer_idx = np.empty_like(sorted_idx)
-    peer_idx[order] = sorted_idx
+    numbered = _number_peers(position[order], peer[order], num_positions)
+    peer_idx = np.empty_like(numbered.number)
+    peer_idx[order] = numbered.number
     counts = np.bincount(user, minlength=m)
     entries = waits.entry_src + 2 * waits.entry_dst.astype(np.int64)
     return SendPatterns(
@@ -140,8 +149,8 @@ def patterns_of(waits: WaitPattern, num_positions: int) -> SendPatterns:
         waits=np.stack([peer_idx[m : m + e], waits.number[wait_order]], axis=1).astype(np.int32),
         ends_ptr=_pointers(end_position, num_positions),
         ends=np.stack([peer_idx[m + e :], waits.end_number[end_order]], axis=1).astype(np.int32),
-        peers_ptr=peers_ptr,
-        peers=peers,
+        peers_ptr=numbered.ptr,
+        peers=numbered.peers,
     )
 
 
@@ -154,8 +163,19 @@ def _pointers(rows: Int64, num_rows: int) -> Int64:
     return pointers(np.bincount(rows, minlength=num_rows))
 
 
-def _number_peers(position: Int64, peer: Int64, num_positions: int) -> tuple[Int64, Int64, Int32]:
-    """Sort each position's peers by first use; return each entry's peer number (-1: itself), and the peers as CSR.
+class _PeerNumbers(NamedTuple):
+    """Peers of all positions, numbered by first use.
+
+    number: int64[entries], the peer of each entry, -1 for the position itself. ptr, peers: the peers as CSR.
+    """
+
+    number: Int64
+    ptr: Int64
+    peers: Int32
+
+
+def _number_peers(position: Int64, peer: Int64, num_positions: int) -> _PeerNumbers:
+    """Sort each position's peers by first use.
 
     Entries are sorted by position, then by order of use.
     """
@@ -169,7 +189,7 @@ def _number_peers(position: Int64, peer: Int64, num_positions: int) -> tuple[Int
     ptr = _pointers(pairs // num_positions, num_positions)
     number = np.full(len(peer), -1, dtype=np.int64)
     number[is_peer] = (rank - ptr[pairs // num_positions])[inverse]
-    return number, ptr, (pairs[by_use] % num_positions).astype(np.int32)
+    return _PeerNumbers(number, ptr, (pairs[by_use] % num_positions).astype(np.int32))
 
 
 #: Chunks, the number of the transfer that delivers each, and whether each is added to the receiver's data.
@@ -229,13 +249,24 @@ def waits_of_first(schedule: Schedule, symmetry: tuple[int, ...]) -> WaitPattern
     )  # fmt: skip
 
 
-def _dependencies(previous: Int64, users: Int64, arrivals: Int64) -> tuple[Int64, npt.NDArray[np.bool_], Int64]:
-    """Return each dependency once: waiting send, whether it waits for another position, number of the awaited send."""
+class _Dependencies(NamedTuple):
+    """Each dependency of a send once; one row per dependency.
+
+    user: the waiting send. is_remote: whether it waits for another position. number: of the awaited send.
+    """
+
+    user: Int64
+    is_remote: npt.NDArray[np.bool_]
+    number: Int64
+
+
+def _dependencies(previous: Int64, users: Int64, arrivals: Int64) -> _Dependencies:
+    """Return each dependency once, sorted by the waiting send."""
     followers, k = np.flatnonzero(previous >= 0), len(previous)
     rows, columns = np.concatenate([users, followers]), np.concatenate([arrivals + k, previous[followers]])
     ptr, idx = csr(rows, columns, k, 2 * k)
     numbers = idx.astype(np.int64)
-    return row_of(ptr), numbers >= k, np.where(numbers >= k, numbers - k, numbers)
+    return _Dependencies(row_of(ptr), numbers >= k, np.where(numbers >= k, numbers - k, numbers))
 
 
 def _arrivals(schedule: Schedule, sends: SendColumns, sender: Int64, symmetry: tuple[int, ...]) -> Arrivals:

@@ -313,12 +313,12 @@ class MessageLevelRuns:
             _, low, high = self.library.library.bands["assumed"][0 if sent < 1 << 20 else -1]
         busy_ps = run.link_busy_ps
         busiest = busy_ps.argmax() if busy_ps.any() else None
+        evidence = "modelled" if self.library is None else "assumed"
+        limit = self.cluster.links[int(busiest)].name if busiest is not None else ""
         return CollectiveTime(
             op=op, size_bytes=size, sent_bytes=sent, num_ranks=len(self.ranks), time_ps=time_ps,
             low_ps=round(time_ps * low), high_ps=round(time_ps * high), algorithm=pair[0], protocol=pair[1],
-            channels=0, bus_factor=self._bus_factor(op, sent),
-            evidence="modelled" if self.library is None else "assumed",
-            limit=self.cluster.links[int(busiest)].name if busiest is not None else "", parts=tuple(parts),
+            channels=0, bus_factor=self._bus_factor(op, sent), evidence=evidence, limit=limit, parts=tuple(parts),
         )  # fmt: skip
 
     def _bus_factor(self, op: str, sent: int) -> float:

@@ -79,11 +79,11 @@ def collective(
     rows = tuple(model.predict(op, size) for size in sizes)
     _refuse_unused_options(op, model, rows)
     load = link_load(cluster, ranks, rows[-1])
+    alternatives = tuple(tuple(model.alternatives(op, size)) for size in sizes) if explain else ()
+    crossovers = tuple(model.crossovers(op)) if explain else ()
     return CollectiveResult(
         op=op, cluster=cluster, group=ranks, library=model.library.name, version=model.library.version,
-        launch=options.launch, network=None, rows=rows,
-        alternatives=tuple(tuple(model.alternatives(op, size)) for size in sizes) if explain else (),
-        crossovers=tuple(model.crossovers(op)) if explain else (),
+        launch=options.launch, network=None, rows=rows, alternatives=alternatives, crossovers=crossovers,
         **_loads(cluster, load, (*model.notes(op), *_row_notes(rows, load))), num_domains=model.topology.num_domains,
         num_nodes=model.topology.num_nodes,
     )  # fmt: skip
@@ -115,7 +115,10 @@ def _loads(cluster: Cluster, load: npt.NDArray[np.int64], notes: Sequence[str]) 
 def _row_notes(rows: Sequence[CollectiveTime], load: npt.NDArray[np.int64]) -> list[str]:
     """Return the rows' notes; the first row with notes stands for the others."""
     noted = [row for row in rows if row.notes]
-    notes = [f"at {format_size(noted[0].size_bytes)}: {note}" for note in noted[0].notes] if noted else []
+    if noted:
+        notes = [f"at {format_size(noted[0].size_bytes)}: {note}" for note in noted[0].notes]
+    else:
+        notes = []
     if len(noted) > 1:
         notes.append(f"the same holds at {len(noted)} of the {len(rows)} sizes")
     if not load.any() and rows[-1].sent_bytes:
@@ -162,12 +165,13 @@ def _refuse_unused_options(op: str, model: Collectives, rows: Sequence[Collectiv
 def _message_level(op: str, sizes: Sequence[int], runs: MessageLevelRuns, explain: bool) -> CollectiveResult:
     rows = tuple(runs.run(op, size) for size in sizes)
     cluster, ranks = runs.cluster, tuple(runs.ranks)
+    launch = runs.options.launch if runs.library_name != "none" else "none"
+    alternatives = tuple(tuple(runs.alternatives(op, size)) for size in sizes) if explain else ()
+    nodes = {cluster.devices[cluster.gpus[rank]].node for rank in ranks}
     return CollectiveResult(
-        op=op, cluster=cluster, group=ranks, library=runs.library_name, version=runs.library_version,
-        launch=runs.options.launch if runs.library_name != "none" else "none", network=runs.network, rows=rows,
-        alternatives=tuple(tuple(runs.alternatives(op, size)) for size in sizes) if explain else (),
-        **_loads(cluster, runs.load, runs.notes),
-        num_nodes=len({cluster.devices[cluster.gpus[rank]].node for rank in ranks}),
+        op=op, cluster=cluster, group=ranks, library=runs.library_name, version=runs.library_version, launch=launch,
+        network=runs.network, rows=rows, alternatives=alternatives, **_loads(cluster, runs.load, runs.notes),
+        num_nodes=len(nodes),
     )  # fmt: skip
 
 

@@ -54,8 +54,10 @@ def draw_sizes(answers: Sequence[CollectiveTime], title: str) -> Any:
     figure, (times, rates) = subplots(1, 2, figsize=(11, 4.4))
     sizes = [row.size_bytes for row in rows]
     if any(row.low_ps < row.high_ps for row in rows):
+        lows = [r.low_ps / 1e6 for r in rows]
+        highs = [r.high_ps / 1e6 for r in rows]
         times.fill_between(
-            sizes, [r.low_ps / 1e6 for r in rows], [r.high_ps / 1e6 for r in rows], color="#56B4E9", alpha=0.3, lw=0,
+            sizes, lows, highs, color="#56B4E9", alpha=0.3, lw=0,
             label="band (80 % expected inside)",
         )  # fmt: skip
     times.plot(sizes, [row.time_ps / 1e6 for row in rows], color="black", lw=1, zorder=2)
@@ -282,14 +284,18 @@ def _tier_rows(result: CollectiveResult) -> list[Row]:
 
 def _us(ps: int) -> str:
     us = ps / 1e6
-    return f"{us:.2f}" if us < 1000 else f"{us:.1f}" if us < 100_000 else f"{us:.0f}"
+    if us < 1000:
+        return f"{us:.2f}"
+    if us < 100_000:
+        return f"{us:.1f}"
+    return f"{us:.0f}"
 
 
 def _busiest(result: CollectiveResult) -> str:
-    entries = [
-        f"{load.link} {format_bytes(load.size_bytes)} ({load.tier}, {load.count} link{'s' if load.count > 1 else ''})"
-        for load in result.tiers[:MAX_TEXT_TIERS]
-    ]
+    entries = []
+    for load in result.tiers[:MAX_TEXT_TIERS]:
+        plural = "s" if load.count > 1 else ""
+        entries.append(f"{load.link} {format_bytes(load.size_bytes)} ({load.tier}, {load.count} link{plural})")
     remainder = len(result.tiers) - len(entries)
     return ", ".join(entries) + (f" and {remainder} more tiers" if remainder > 0 else "")
 

@@ -114,9 +114,10 @@ class SendList:
         else:
             columns = [np.zeros(0, np.int64)] * 7
         step, peer, chunk, channel, count, reduce, message = columns
+        count_column = None if self._is_plain else count.astype(np.int32)
+        message_column = None if self._is_plain else message.astype(np.int32)
         return Sends(
             step=step.astype(np.int32), peer=peer.astype(np.int32), chunk=chunk.astype(np.int32),
-            reduce=reduce.astype(np.bool_), channel=channel.astype(np.int32),
-            count=None if self._is_plain else count.astype(np.int32),
-            message=None if self._is_plain else message.astype(np.int32),
+            reduce=reduce.astype(np.bool_), channel=channel.astype(np.int32), count=count_column,
+            message=message_column,
         )  # fmt: skip

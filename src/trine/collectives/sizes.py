@@ -40,8 +40,11 @@ def parse_sizes(text: str, label: str = "--size") -> list[int]:
     """
     sizes: list[int] = []
     for item in text.split(","):
-        sizes.extend(_dotted(item, label) if ".." in item else _range(item, label) if ":" in item
-                     else [parse_size(item, label)])  # fmt: skip
+        if ".." in item:
+            parsed = _dotted(item, label)
+        else:
+            parsed = _range(item, label) if ":" in item else [parse_size(item, label)]
+        sizes.extend(parsed)
         if len(sizes) > MAX_SIZES:
             raise UnitError(f"{label} {text!r} has more than {MAX_SIZES} sizes")
     return sorted(set(sizes))
@@ -132,11 +135,10 @@ def read_matrix(path: str | os.PathLike[str]) -> tuple[tuple[int, ...], ...]:
     Raises InputError for a file above 16 MiB, not text, or not square; UnitError for an entry that is not a size.
     """
     lines = read_text(path, MAX_MATRIX_BYTES, InputError).splitlines()
-    rows = [
-        tuple(parse_size(entry, f"{path}:{number}") for entry in line.split(","))
-        for number, line in enumerate(lines, 1)
-        if line.strip()
-    ]
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            rows.append(tuple(parse_size(entry, f"{path}:{number}") for entry in line.split(",")))
     if not rows or any(len(row) != len(rows) for row in rows):
         widths = sorted({len(row) for row in rows})
         raise InputError(f"must be square, has {len(rows)} lines of {widths} entries", file=path)

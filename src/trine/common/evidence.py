@@ -12,6 +12,8 @@ MEASURED, INTERPOLATED, MODELLED, TRANSFERRED, ASSUMED = (
 )  # fmt: skip
 #: From the surest to the least sure. Transferred: measured on a sibling, scaled by the ratios of data sheets.
 EVIDENCE = (MEASURED, INTERPOLATED, MODELLED, TRANSFERRED, ASSUMED)
+#: Statement about the user's own file of measured kernels; the answer's last lines quote it.
+GPU_FILE = "GPU file"
 
 
 def count_kinds(evidence: Iterable[Evidence]) -> str:

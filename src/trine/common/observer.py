@@ -47,12 +47,11 @@ def observing(
 ) -> AbstractContextManager[None]:
     """Call these callbacks during the runs in this context; the outer context's callbacks remain in place of None."""
     outer = _OBSERVER.get()
-    inner = Observer(
-        progress=outer.progress if progress is None else progress,
-        on_compile=outer.on_compile if on_compile is None else on_compile,
-        on_stage=outer.on_stage if on_stage is None else on_stage,
-        on_job=outer.on_job if on_job is None else on_job,
-    )
+    progress_now = outer.progress if progress is None else progress
+    compile_now = outer.on_compile if on_compile is None else on_compile
+    stage_now = outer.on_stage if on_stage is None else on_stage
+    job_now = outer.on_job if on_job is None else on_job
+    inner = Observer(progress=progress_now, on_compile=compile_now, on_stage=stage_now, on_job=job_now)
     return _reporting_to(inner)
 
 

@@ -51,18 +51,30 @@ def expand_range(text: str, *, has_colons: bool = True) -> list[int | float | st
     if any(len(number or "") > _MAX_DIGITS or finite_number(number or "0") is None for number in (first, last, by)):
         raise InputError(f"the range {text!r:.80} has a number that is too large or too long")
     if operator is not None:
-        kind = operator if operator in ("+", "/") else "*" if operator else "+"
+        if operator in ("+", "/"):
+            kind = operator
+        elif operator:
+            kind = "*"
+        else:
+            kind = "+"
     units = {each for each in (unit, last_unit, by_unit) if each}
     if units and all(each.upper() in _POWER for each in units):
         start, end = _bytes(first, unit), _bytes(last, last_unit)
-        step = Fraction(2) if by is None else Fraction(by) if kind in ("*", "/") else _bytes(by, by_unit)
+        if by is None:
+            step = Fraction(2)
+        elif kind in ("*", "/"):
+            step = Fraction(by)
+        else:
+            step = _bytes(by, by_unit)
         values = list(_steps(start, end, step, "*" if by is None else kind, text))
         return [_size(value) for value in values]
     if len(units) > 1:
         raise InputError(f"the range {text!r:.80} has several units: {', '.join(sorted(units))}")
     step = Fraction(by or (2 if kind == "*" else 1))
     numbers = [_plain(number) for number in _steps(Fraction(first), Fraction(last), step, kind, text)]
-    return [f"{number} {next(iter(units))}" for number in numbers] if units else [*numbers]
+    if units:
+        return [f"{number} {next(iter(units))}" for number in numbers]
+    return [*numbers]
 
 
 def _bytes(number: str, unit: str) -> Fraction:

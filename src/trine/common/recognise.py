@@ -24,6 +24,9 @@ class _Row(NamedTuple):
     remedy: str
 
 
+#: Start of a line before its first word. Patterns take time linear in the file: a start at which a repeated part may
+#: begin at each character, or cross lines, took 13 s for 100 kB of brackets.
+_START = r"^[^\w\n]{0,60}"
 _TOPO = "give `nvidia-smi topo -m`"
 _ROWS = (
     _Row(OTHER, (r"P2P \(Peer-to-Peer\) GPU Bandwidth Latency Test|^P2P Connectivity Matrix|P2P=\w+ \w*\s*Bandwidth",),
@@ -32,22 +35,22 @@ _ROWS = (
          "output of nvbandwidth, which measures copies and shows no links", _TOPO),
     _Row(OTHER, (r"^TransferBench v|^RocmBandwidthTest Version|\[TransferBench",),
          "output of AMD's bandwidth test, which shows no links", "give RCCL's topology (NCCL_TOPO_DUMP_FILE=topo.xml)"),
-    _Row(OTHER, (r"^\W*(?:RDMA_Write|RDMA_Read|Send) (?:BW|Latency|Bidirectional BW) Test",),
+    _Row(OTHER, (_START + r"(?:RDMA_Write|RDMA_Read|Send) (?:BW|Latency|Bidirectional BW) Test",),
          "output of perftest (ib_write_bw and others), which measures one connection", _TOPO),
     _Row(OTHER, (r"^\| NVIDIA-SMI \d|^=+NVSMI LOG=+",), "output of nvidia-smi without its matrix", _TOPO),
-    _Row(OTHER, (r"^GPU \d+: [^\n]*\(UUID: ", r"^\s+Link \d+: "), "output of `nvidia-smi nvlink`, without the far ends",
-         _TOPO),
-    _Row(OTHER, (r"\w+:\d+:\d+ \[\d+\] NCCL (?:INFO|WARN)",), "a debug log of NCCL",
+    _Row(OTHER, (r"^GPU \d+: [^\n]*\(UUID: ", r"^[ \t]+Link \d+: "),
+         "output of `nvidia-smi nvlink`, without the far ends", _TOPO),
+    _Row(OTHER, (r"\b\w+:\d+:\d+ \[\d+\] NCCL (?:INFO|WARN)",), "a debug log of NCCL",
          "give its topology (NCCL_TOPO_DUMP_FILE=topo.xml); 'trine check FILE' reads logs of nccl-tests"),
-    _Row(OTHER, (r"^\W*#\s+(?:nThread \d+|out-of-place\b)|rccl-tests: Version|^\W*(?:\S+: )?\d+\s+\d+\s+"
-                 r"(?:float|half|bfloat16|u?int8|double)\s+(?:none|sum|\d+\.\d+|-1)\s",),
-         "a log of nccl-tests or rccl-tests",
-         "trine check FILE --cluster NAME"),
+    _Row(OTHER, (_START + r"#\s+(?:nThread \d+|out-of-place\b)|rccl-tests: Version|"
+                 + _START + r"(?:\S{1,200}: )?\d{1,20}\s+\d+\s+(?:float|half|bfloat16|u?int8|double)"
+                 r"\s+(?:none|sum|\d+\.\d+|-1)\s",),
+         "a log of nccl-tests or rccl-tests", "trine check FILE --cluster NAME"),
     _Row(OTHER, (r'"(?:all-reduce|all-gather|reduce-scatter)-implementation(?:-custom)?"|"preferred-dataset-splits"',),
          "ASTRA-sim's system file, which describes no network", "give its network file (topology, npus_count)"),
     _Row(OTHER, (r'"topologies-per-dim"\s*:',), "a network file of ASTRA-sim 1, which trine does not read",
          "write topology, npus_count, bandwidth and latency, as ASTRA-sim 2 takes them"),
-    _Row(OTHER, (r'^\s*\{\s*"logical-dims"',), "ASTRA-sim's logical topology for ns-3, without bandwidths",
+    _Row(OTHER, (r'^[ \t]*\{\s*"logical-dims"',), "ASTRA-sim's logical topology for ns-3, without bandwidths",
          "give its physical topology file, or --topology torus:AxB --bandwidth B --latency L"),
     _Row(OTHER, (r"^Nodes \d+\s*\nTiers \d+",), "a topology file of htsim, which trine does not read",
          "write a cluster file (trine help your-cluster)"),
@@ -55,9 +58,10 @@ _ROWS = (
          "give its network file (topology, npus_count)"),
     _Row(CLUSTER, (r"^[ \t>]*(?:Collecting environment information|PyTorch version *:|GPU models and configuration)",),
          "an environment dump of PyTorch", "'trine cluster import FILE' names its GPUs and reads vLLM's topology"),
-    _Row(CLUSTER, (r"^\s*topology\s*:\s*\[", r"^\s*npus_count\s*:"), "ASTRA-sim's network file",
+    _Row(CLUSTER, (r"^[ \t]*topology\s*:\s*\[", r"^[ \t]*npus_count\s*:"), "ASTRA-sim's network file",
          "trine cluster import FILE, or --cluster FILE"),
-    _Row(CLUSTER, (r"^\W*GPU0\s+X\s",), "the matrix of `nvidia-smi topo -m`", "trine cluster import FILE --gpu MODEL"),
+    _Row(CLUSTER, (_START + r"GPU0\s+X\s",), "the matrix of `nvidia-smi topo -m`",
+         "trine cluster import FILE --gpu MODEL"),
     _Row(CLUSTER, (r"\A\s*(?:<\?xml[^>]*>\s*)?(?:<!DOCTYPE topology[^>]*>\s*)?<(?:system|topology)[ >]",),
          "a topology of NCCL or lstopo", "trine cluster import FILE"),
     _Row(CHAKRA, (r'"workload_graph"\s*:',), "a Chakra trace in JSON", "trine chakra inspect FILE"),

@@ -60,7 +60,10 @@ class Fault(ValueError):
     @property
     def path(self) -> str:
         """Place of the fault, such as ``links[2].bandwidth``."""
-        return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.place).lstrip(".")
+        parts = []
+        for part in self.place:
+            parts.append(f"[{part}]" if isinstance(part, int) else f".{part}")
+        return "".join(parts).lstrip(".")
 
 
 def _fault_at(error: ValueError, *place: object) -> Fault:
@@ -223,7 +226,9 @@ class Spec:
                 )
             if isinstance(value, dict):
                 return {key: plain(each) for key, each in value.items()}
-            return [plain(each) for each in value] if isinstance(value, list) else value
+            if isinstance(value, list):
+                return [plain(each) for each in value]
+            return value
 
         return {
             name: plain(value)

@@ -75,9 +75,10 @@ def table(caption: str, rows: Sequence[Mapping[str, object]]) -> str:
         return ""
     names = list(rows[0])[:MAX_COLUMNS]
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = "".join(
-        f"<tr>{''.join(f'<td>{_cell(row.get(name))}</td>' for name in names)}</tr>" for row in rows[:MAX_ROWS]
-    )
+    table_rows = []
+    for row in rows[:MAX_ROWS]:
+        table_rows.append(f"<tr>{''.join(f'<td>{_cell(row.get(name))}</td>' for name in names)}</tr>")
+    body = "".join(table_rows)
     remark = f" (first {MAX_ROWS} of {len(rows):,})" if len(rows) > MAX_ROWS else ""
     return f"<table><caption>{escape(caption + remark)}</caption><tr>{head}</tr>{body}</table>"
 

@@ -153,7 +153,9 @@ def signatures(workload: Workload) -> dict[int, str]:
 
 
 def _shape(tensor: Tensor, batch: int) -> str:
-    dims = [_in_batches(size, batch) if i in tensor.batch_dims else str(size) for i, size in enumerate(tensor.shape)]
+    dims = []
+    for i, size in enumerate(tensor.shape):
+        dims.append(_in_batches(size, batch) if i in tensor.batch_dims else str(size))
     return f"({','.join(dims)})"
 
 
@@ -167,12 +169,12 @@ def measured_times(calibration: Calibration) -> dict[str, dict[int, Point]]:
     by_operator: dict[str, dict[int, list[Point]]] = {}
     for point in calibration.points:
         by_operator.setdefault(point.operator, {}).setdefault(point.batch, []).append(point)
-    return {
-        name: {
+    medians = {}
+    for name, by_batch in by_operator.items():
+        medians[name] = {
             batch: sorted(points, key=lambda p: p.time_ps)[(len(points) - 1) // 2] for batch, points in by_batch.items()
         }
-        for name, by_batch in by_operator.items()
-    }
+    return medians
 
 
 _FORMAT, _VERSION = "trine-calibration", 1

@@ -8,6 +8,7 @@ benchmark clocks are unknown. There, a cap lengthens operators by the ratio of t
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from trine.cluster.presets import GpuSpec
 from trine.common.units import format_power
@@ -165,6 +166,14 @@ class ClockedTimes(WrappedModel):
         return self._clock.slowdown_of_others
 
 
+class StatePower(NamedTuple):
+    """Power of a GPU in watts: while it computes, while it only communicates, and idle."""
+
+    computing: float
+    communicating: float
+    idle: float
+
+
 @dataclass(frozen=True, slots=True)
 class PowerCap:
     """The effect of a power cap. at_cap, at_limit: the clock of the step at the cap and at the default limit.
@@ -205,9 +214,10 @@ class PowerCap:
         return min(self.load.power_w(self.curve, self.clock), float(self.cap_w))
 
     @property
-    def states_w(self) -> tuple[float, float, float]:
-        """Power of a GPU that computes, only communicates (assumed: half the limit), and is idle at its clock."""
-        return self.power_w, min(COMMUNICATING * self.limit_w, float(self.cap_w)), float(self.curve.static_w)
+    def states_w(self) -> StatePower:
+        """Power under the cap; a GPU that only communicates draws half its limit (assumed)."""
+        communicating_w = min(COMMUNICATING * self.limit_w, float(self.cap_w))
+        return StatePower(self.power_w, communicating_w, float(self.curve.static_w))
 
     @property
     def note(self) -> str:

@@ -177,14 +177,14 @@ CONTRACTIONS: dict[str, Callable[[Resized], Cost]] = {
 }
 
 
-# FLOPs per element of the largest tensor, forward and backward, counted on the textbook formula. Softmax: maximum,
-# difference, exponential, sum, quotient. Norms: mean (1), variance (2), normalise (2), scale and shift (2).
+#: FLOPs per element of the largest tensor, forward and backward, counted on the textbook formula. Softmax: maximum,
+#: difference, exponential, sum, quotient. Norms: mean (1), variance (2), normalise (2), scale and shift (2).
 _FLOPS_PER_ELEMENT = {
     "elementwise": (1, 1), "reduction": (1, 0), "adaptive_pool": (1, 1), "avg_pool": (1, 1), "max_pool": (1, 1),
     "softmax": (5, 4), "loss": (5, 4), "batch_norm": (7, 11), "layer_norm": (7, 11), "group_norm": (7, 11),
     "optimizer": (1, 1), "embedding": (0, 1),
 }  # fmt: skip
-# FLOPs per element of optimizer operators, and the number of tensor lists of those whose name ends in "_".
+#: FLOPs per element of optimizer operators, and the number of tensor lists of those whose name ends in "_".
 _OPTIMIZER_FLOPS = {"lerp": 3, "addcmul": 3, "addcdiv": 3, "adam": 12, "adamw": 12, "sgd": 4}
 _OPTIMIZER_LISTS = {"lerp": 2, "addcmul": 3, "addcdiv": 3, "copy": 2}
 
@@ -264,12 +264,12 @@ def _optimizer(sizes: Resized) -> Cost:
     if not outputs and "fused" in name:
         outputs = tuple(t for t in sizes.inputs if t.role in ("weight", "optimizer_state"))
     elif not outputs:
-        outputs = sizes.inputs[: len(sizes.inputs) // _num_lists(sizes.inputs, stem)]
+        outputs = sizes.inputs[: len(sizes.inputs) // num_lists(sizes.inputs, stem)]
     num_elements = sum({t.id: elements(t) for t in outputs}.values())
     return num_elements * _OPTIMIZER_FLOPS.get(stem, 1), moved(sizes.inputs) + moved(outputs)
 
 
-def _num_lists(tensors: tuple[Tensor, ...], stem: str) -> int:
+def num_lists(tensors: tuple[Tensor, ...], stem: str) -> int:
     """Return the number of equally long tensor lists of a foreach operator; repeating shapes tell 2 lists from 1."""
     known = _OPTIMIZER_LISTS.get(stem)
     if known is not None:

@@ -33,4 +33,6 @@ def document_shares(attributes: Mapping[str, object]) -> tuple[DocumentShare, ..
 def pairs_within(attributes: Mapping[str, object]) -> Fraction:
     """Return the pairs of tokens within documents, relative to all pairs of a sample."""
     shares = document_shares(attributes)
-    return sum((share.length * share.tokens for share in shares), Fraction(0)) if shares else Fraction(1)
+    if shares:
+        return sum((share.length * share.tokens for share in shares), Fraction(0))
+    return Fraction(1)

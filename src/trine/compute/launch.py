@@ -7,6 +7,7 @@ in the outliers of TrioSim's Figure 10. Launch costs do not depend on the batch 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from trine.common.evidence import ASSUMED
 from trine.common.kept import keep
@@ -14,6 +15,7 @@ from trine.common.units import PS_PER_US, format_time
 from trine.compute.kinds import family_of, kind_of, layer_of
 from trine.compute.law import median
 from trine.compute.profiler import without_profiler
+from trine.compute.resize import is_expert_product
 from trine.graph.workload import Operator, Workload
 from trine.software.profile import LaunchStyle, Software
 
@@ -25,13 +27,29 @@ DEFAULT_LAUNCH_PS = 5 * PS_PER_US
 _WAIT_FACTOR, _USUAL_FROM = 4, 3
 
 
+class OperatorLaunch(NamedTuple):
+    """The launches of one operator.
+
+    time_ps: of the launching thread, without the experts' GEMMs. kernels: launches. by_weight: whether both scale with
+    the number of a rank's weights. experts: experts of the model whose GEMMs the operator launches one by one, 0: none;
+    a rank launches those of its experts, and each takes ``expert_ps``.
+    """
+
+    time_ps: int
+    kernels: float
+    by_weight: bool = False
+    experts: int = 0
+    expert_ps: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchCosts:
     """CPU time of launches, and the waits of the launching thread.
 
     cost_ps: one entry per operator, in the workload's order. evidence: 'measured' or 'assumed'. kernels: launches of
     each operator (empty: one each). by_weight: whether its cost scales with the number of a rank's weights (empty:
-    never). communication_ps: per collective. message_ps: per message. tensor_ps: extra per rank of a tensor-parallel
+    never). experts: of operators that launch a GEMM for each expert (empty: none), each of which takes expert_ps.
+    communication_ps: per collective. message_ps: per message. tensor_ps: extra per rank of a tensor-parallel
     group, for each of its collectives. synchronises, queue_limit: see :class:`trine.software.profile.LaunchStyle`.
     merges: leave out launches that cannot delay anything.
     """
@@ -41,6 +59,8 @@ class LaunchCosts:
     notes: tuple[str, ...]
     kernels: tuple[float, ...] = ()
     by_weight: tuple[bool, ...] = ()
+    experts: tuple[int, ...] = ()
+    expert_ps: int = 0
     communication_ps: int = 0
     message_ps: int = 0
     tensor_ps: int = 0
@@ -48,20 +68,24 @@ class LaunchCosts:
     queue_limit: int | None = None
     merges: bool = False
 
-    def launches(self) -> list[tuple[int, float, bool]]:
-        """Return picoseconds, launches and ``by_weight`` of each operator."""
+    def launches(self) -> list[OperatorLaunch]:
+        """Return the launches of each operator."""
         number = len(self.cost_ps)
-        return list(
-            zip(self.cost_ps, self.kernels or (1.0,) * number, self.by_weight or (False,) * number, strict=True)
+        columns = zip(
+            self.cost_ps,
+            self.kernels or (1.0,) * number,
+            self.by_weight or (False,) * number,
+            self.experts or (0,) * number,
+            strict=True,
         )
+        return [OperatorLaunch(*column, self.expert_ps) for column in columns]
 
 
 @keep
-def _launches(
-    workload: Workload, style: LaunchStyle, factor: float
-) -> tuple[tuple[int, ...], tuple[float, ...], tuple[bool, ...]]:
-    """Return picoseconds, launches and ``by_weight`` of each operator."""
-    costs, kernels, by_weight = [], [], []
+def _launches(workload: Workload, style: LaunchStyle, factor: float) -> tuple[OperatorLaunch, ...]:
+    """Return the launches of each operator."""
+    launches = []
+    expert_ps = round(style.expert_us * factor * PS_PER_US)
     layer, phase = "", ""
     for op in workload.operators:
         number = 0.0 if family_of(kind_of(op)) == "view" else _number(op, "kernels", 1.0)
@@ -71,10 +95,10 @@ def _launches(
             us += style.layer_us
         if block or op.phase != phase:
             layer, phase = block, op.phase
-        costs.append(round(us * factor * PS_PER_US))
-        kernels.append(number)
-        by_weight.append(op.attributes.get("by_weight") is True)
-    return tuple(costs), tuple(kernels), tuple(by_weight)
+        experts = round(_number(op, "num_experts", 0.0)) if expert_ps and is_expert_product(op) else 0
+        is_by_weight = op.attributes.get("by_weight") is True
+        launches.append(OperatorLaunch(round(us * factor * PS_PER_US), number, is_by_weight, experts, expert_ps))
+    return tuple(launches)
 
 
 def software_launches(
@@ -88,17 +112,33 @@ def software_launches(
     style, factor = software.launch, software.factors.cpu.value
     is_shared = style.process == "pipeline" and stages > 1
     factor *= stages if is_shared else 1
-    costs, kernels, by_weight = _launches(workload, style, factor)
+    launches = _launches(workload, style, factor)
     kernel_us, layer_us = style.cpu_us_per_kernel * factor, style.layer_us * factor
     per_layer = f", {layer_us:.3g} us per layer" if layer_us else ""
     note = f"{kernel_us:.3g} us of CPU time per kernel launch{per_layer} (profile {software.name})"
     if is_shared:
         note += f", {stages} times the time of one stage: one process launches for {stages} stages"
+    if any(each.experts for each in launches):
+        note += f"; {style.expert_us * factor:.3g} us for the GEMM of each expert of a rank"
+
+    def picoseconds(us: float) -> int:
+        return round(us * factor * PS_PER_US)
+
     return LaunchCosts(
-        costs, ASSUMED, (note,), kernels, by_weight,
-        round(style.communication_us * factor * PS_PER_US), round(style.message_us * factor * PS_PER_US),
-        round(style.crossing_us * factor * PS_PER_US) if crosses else 0, style.synchronises, style.queue_limit, merges,
-    )  # fmt: skip
+        cost_ps=tuple(each.time_ps for each in launches),
+        evidence=ASSUMED,
+        notes=(note,),
+        kernels=tuple(each.kernels for each in launches),
+        by_weight=tuple(each.by_weight for each in launches),
+        experts=tuple(each.experts for each in launches),
+        expert_ps=picoseconds(style.expert_us),
+        communication_ps=picoseconds(style.communication_us),
+        message_ps=picoseconds(style.message_us),
+        tensor_ps=picoseconds(style.crossing_us) if crosses else 0,
+        synchronises=style.synchronises,
+        queue_limit=style.queue_limit,
+        merges=merges,
+    )
 
 
 def _number(op: Operator, name: str, default: float) -> float:
@@ -139,11 +179,9 @@ def launch_costs(workload: Workload, default_ps: int = DEFAULT_LAUNCH_PS) -> Lau
             costs.append(typical if waited else launch + gap)
             num_waits += waited
     share, note = without_profiler(workload, costs, recorded)
-    return LaunchCosts(
-        tuple(round(cost * share) for cost in costs),
-        "measured" if len(spans) == len(costs) else "assumed",
-        (note, *_notes(workload, spans, num_waits, default_ps)),
-    )
+    shares = tuple(round(cost * share) for cost in costs)
+    evidence = "measured" if len(spans) == len(costs) else "assumed"
+    return LaunchCosts(shares, evidence, (note, *_notes(workload, spans, num_waits, default_ps)))
 
 
 def _spans(workload: Workload) -> dict[int, tuple[int, int]]:

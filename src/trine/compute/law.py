@@ -82,7 +82,8 @@ def fit_law(samples: Sequence[Sample], memory: Law | None = None, *, resolution_
         rows.append((0.0, typical, 0.0, memory.ps_per_byte * typical))
         sigma.append(memory.ps_per_byte * typical / RELATIVE_ERROR)
     table = np.array(rows)
-    columns = [table[:, k].copy() for k in range(0 if memory is not None else 1, 3)]
+    first = 0 if memory is not None else 1
+    columns = [table[:, k].copy() for k in range(first, 3)]
     times, spreads, num = table[:, 3].copy(), np.array(sigma), len(samples)
     start = [_typical_rate(columns[0][:num], times[:num]), *[0.0] * (len(columns) - 2), float(times[:num].min())]
     coefficients = _robust(columns, times, spreads, num, start)
@@ -160,7 +161,9 @@ class _Problem:
     def __init__(self, columns: Sequence[Float64], times: Float64) -> None:
         # Columns in units of their largest value, so that the normal equations are well scaled.
         self._scale = [float(column.max()) for column in columns]
-        scaled = [column / s if s > 0.0 else column for column, s in zip(columns, self._scale, strict=True)]
+        scaled = []
+        for column, s in zip(columns, self._scale, strict=True):
+            scaled.append(column / s if s > 0.0 else column)
         self._pairs = {(i, j): scaled[i] * scaled[j] for i in range(len(scaled)) for j in range(i + 1)}
         self._right = [column * times for column in scaled]
 
@@ -174,7 +177,11 @@ class _Problem:
         best, best_gain = [0.0] * len(self._scale), 0.0
         for size in range(1, len(used) + 1):
             for subset in combinations(used, size):
-                solution = _eliminate([[product[i, j] for j in subset] for i in subset], [right[i] for i in subset])
+                subset_product = []
+                for i in subset:
+                    subset_product.append([product[i, j] for j in subset])
+                subset_right = [right[i] for i in subset]
+                solution = _eliminate(subset_product, subset_right)
                 if solution is None or min(solution) < 0.0:
                     continue
                 # By the normal equations the residual falls by c . right; a subset wins if it explains clearly more.
@@ -329,11 +336,13 @@ def report(laws: Laws) -> FitReport:
         law, origin = laws.by_kind[kind]
         errors = [_error(law, sample) for sample in samples]
         left_out = _left_out(laws, kind) if origin == OWN else None
+        left_out_median = median(left_out) if left_out else None
+        left_out_max = max(left_out) if left_out else None
         rows.append(
             KindFit(
                 kind, len(samples), num_sizes(samples), origin, law, median(errors), max(errors),
-                median(left_out) if left_out else None, max(left_out) if left_out else None,
-            )
+                left_out_median, left_out_max,
+            ),
         )  # fmt: skip
     return FitReport(tuple(rows), laws.resolution_ps)
 

@@ -44,8 +44,8 @@ from trine.compute.tables.times import SizedTimes
 from trine.errors import InputError
 from trine.graph.workload import OPTIMIZER, Operator, Workload
 
-# Maximum loss to the choice of algorithm, relative to the law; 12 % and 31 % were observed
-# (docs/background/operator-time.md, with the results of other shares).
+#: Maximum loss to the choice of algorithm, relative to the law; 12 % and 31 % were observed
+#: (docs/background/operator-time.md, with the results of other shares).
 _ALGORITHM_SHARE = 0.25
 #: Families with tables for 16-bit types.
 _IN_HALF = ("linear", "matmul", "attention")
@@ -171,10 +171,15 @@ class LinearTimes:
 
 def _check_gpu(calibrated: str | None, traced: str | None) -> None:
     """Raise InputError if the laws' GPU differs from the trace's, or if only one of the two is known."""
-    if (None if calibrated is None else short_name(calibrated)) == (None if traced is None else short_name(traced)):
+    own_gpu = None if calibrated is None else short_name(calibrated)
+    traced_gpu = None if traced is None else short_name(traced)
+    if own_gpu == traced_gpu:
         return
     unknown = "a GPU that is not named"
-    hint = "" if calibrated and traced else f": {'' if calibrated else 'trine calibrate '}add --trace-gpu NAME"
+    if calibrated and traced:
+        hint = ""
+    else:
+        hint = f": {'' if calibrated else 'trine calibrate '}add --trace-gpu NAME"
     raise InputError(f"is of {calibrated or unknown}, the trace of {traced or unknown}{hint}", field="calibration")
 
 

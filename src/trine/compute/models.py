@@ -27,7 +27,7 @@ from trine.compute.roofline import (
     least_time_s,
     precision_of,
 )
-from trine.compute.tables.fp32 import table_of
+from trine.compute.tables.convolutions import table_of
 from trine.compute.tables.times import SizedTimes, operator_time
 from trine.errors import InputError, PlanError, nearest
 from trine.graph.workload import SYNTHESISED, Operator, Workload

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from trine.cluster.measured_gpu import measured_gpu
 from trine.cluster.presets import load_gpu
 from trine.errors import InputError
 from trine.graph.workload import RECORDED_ON, Workload
@@ -26,6 +27,12 @@ def short_name(name: str) -> str:
     """Return the canonical name of a GPU model: trine's name, or lower-case ``name`` if it has no data sheet."""
     spec = known_gpu(name)
     return " ".join(name.lower().split()) if spec is None else spec.name
+
+
+def model_name(name: str) -> str:
+    """Return the bundled GPU of the same model as a GPU file, or ``name`` itself."""
+    measured = measured_gpu(name)
+    return name if measured is None or measured.content.preset is None else measured.content.preset
 
 
 def no_gpu_times(workload: Workload, gpu: str | None = None) -> str:

@@ -6,6 +6,7 @@ import math
 from functools import cache
 from typing import Literal
 
+from trine.cluster.measured_gpu import measured_gpu
 from trine.cluster.presets import GpuSpec, load_gpu
 from trine.common.inputs import PRESETS
 from trine.common.schema import Field, Spec
@@ -91,8 +92,8 @@ def curve_of(gpu: GpuSpec | None) -> PowerCurve:
     A GPU with the chip of a measured one has its curve; the power of the memory follows the bandwidth.
     """
     name, curves = "an unknown GPU" if gpu is None else gpu.name, power_curves()
-    if gpu is not None and name in _same_chip():
-        return _transferred(gpu, load_gpu(_same_chip()[name]))
+    if gpu is not None and (measured := _gpu_with_curve(name)) != name:
+        return _transferred(gpu, load_gpu(measured))
     if name not in curves:
         raise InputError(f"no published power curve of {name}: trine has {', '.join(sorted(curves))}",
                          field="power_cap")  # fmt: skip
@@ -103,8 +104,16 @@ def has_tensor_clocks(gpu: GpuSpec | None) -> bool:
     """Return whether the clocks of the GPU's tables and steps are known, so that power decides the time of a GEMM."""
     if gpu is None:
         return False
-    curve = power_curves().get(_same_chip().get(gpu.name, gpu.name))
+    curve = power_curves().get(_gpu_with_curve(gpu.name))
     return curve is not None and curve.tensor is not None
+
+
+def _gpu_with_curve(name: str) -> str:
+    """Return the GPU whose curve applies to ``name``: one with the same chip, for a GPU file by its preset."""
+    measured = measured_gpu(name)
+    if measured is not None and measured.content.preset in (*power_curves(), *_same_chip()):
+        name = str(measured.content.preset)
+    return _same_chip().get(name, name)
 
 
 def _transferred(gpu: GpuSpec, measured: GpuSpec) -> PowerCurve:

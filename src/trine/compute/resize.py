@@ -98,7 +98,10 @@ def _conv(operator: Operator, tensors: Sequence[Tensor], mode: str) -> Dims:
         return [channels, 0 if transposed else 1, *[None] * (len(tensors) - 2)]
     weight_dim = 1 if transposed and groups == 1 else 0
     dims: Dims = [channels if groups != 1 else None, weight_dim]
-    return dims + [0 if len(t.shape) == 1 else channels for t in tensors[2:]]
+    channel_dims = []
+    for t in tensors[2:]:
+        channel_dims.append(0 if len(t.shape) == 1 else channels)
+    return dims + channel_dims
 
 
 def _linear(operator: Operator, tensors: Sequence[Tensor], mode: str) -> Dims:
@@ -134,7 +137,12 @@ def feature_dim(tensor: Tensor, family: str) -> int | None:
     num_dims = len(tensor.shape)
     if num_dims == 0:
         return None
-    dim = 1 if num_dims >= 4 else 0 if family in ("matmul", "attention") else num_dims - 1
+    if num_dims >= 4:
+        dim = 1
+    elif family in ("matmul", "attention"):
+        dim = 0
+    else:
+        dim = num_dims - 1
     return dim if tensor.shape[dim] > 1 else None
 
 

@@ -63,15 +63,19 @@ class _Rule:
         self.graph, self.protocol, self.choices, self.tasks = graph, protocol, choices, tasks
         self.end_ps = records.end_ps.tolist()
         self.ready_ps = records.ready_ps.tolist()
-        self.entered = [
-            [(v.iteration, self.end_ps[t.enter]) for v, t in zip(path, visits, strict=True) if v.trains]
-            for path, visits in zip(choices.paths, tasks.visits, strict=True)
-        ]
-        self.entry_ps = [[ps for _, ps in entries] for entries in self.entered]
-        self.decided_ps: list[dict[int, int]] = [
-            {v.iteration: self.end_ps[t.finish] for v, t in zip(path, visits, strict=True) if v.trains}
-            for path, visits in zip(choices.paths, tasks.visits, strict=True)
-        ]
+        self.entered = []
+        for path, visits in zip(choices.paths, tasks.visits, strict=True):
+            self.entered.append(
+                [(v.iteration, self.end_ps[t.enter]) for v, t in zip(path, visits, strict=True) if v.trains]
+            )
+        self.entry_ps = []
+        for entries in self.entered:
+            self.entry_ps.append([ps for _, ps in entries])
+        self.decided_ps: list[dict[int, int]] = []
+        for path, visits in zip(choices.paths, tasks.visits, strict=True):
+            self.decided_ps.append(
+                {v.iteration: self.end_ps[t.finish] for v, t in zip(path, visits, strict=True) if v.trains}
+            )
         self.offered_ps = self._offers()
         # Updates the run dropped may belong to visits that no longer exist.
         self.choices = Choices(choices.paths, choices.dropped & self.offered_ps.keys())

@@ -5,21 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
+from trine.cli.completions import networks, traces
 from trine.cli.machine import MachineOptions, group_machine, slow_link
-from trine.cli.options import (
-    JOB,
-    NETWORK_WORDS,
-    OUTPUT,
-    Brief,
-    Details,
-    Json,
-    Option,
-    Perfetto,
-    argument,
-    networks,
-    number_pair,
-    traces,
-)
+from trine.cli.options import JOB, NETWORK_WORDS, OUTPUT, Brief, Details, Json, Option, Perfetto, argument, number_pair
 from trine.cli.output import TIMELINE, end, show, show_answer, write_json, written
 from trine.cli.parameters import Fields, Given
 from trine.common.arguments import option

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -51,6 +51,14 @@ if TYPE_CHECKING:
 # Metrics of the workers of a Hop run: waiting times, ages of updates, bytes.
 
 
+class _Arrivals(NamedTuple):
+    """Updates from one neighbour, in arrival order (also the send order)."""
+
+    ends_ps: list[int]
+    iterations: list[int]
+    tasks: list[int]
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HopNumbers:
     """Metrics of a settled run per worker; int64[workers] unless noted."""
@@ -68,7 +76,10 @@ class HopNumbers:
     @cached_property
     def trained(self) -> Int64:
         """Number of iterations that each worker computed."""
-        return np.array([sum(visit.trains for visit in path) for path in self.run.choices.paths], np.int64)
+        visits = []
+        for path in self.run.choices.paths:
+            visits.append(sum(visit.trains for visit in path))
+        return np.array(visits, np.int64)
 
     @cached_property
     def skipped(self) -> Int64:
@@ -146,7 +157,7 @@ class HopNumbers:
             for sender in self.graph.into[worker]:
                 arrived = self._arrivals(sender, worker)
                 for visit, tasks in zip(path, self.run.tasks.visits[worker], strict=True):
-                    averages.append(self._averaged_update(visit, self._averaged_ps(tasks), *arrived))
+                    averages.append(self._averaged_update(visit, self._averaged_ps(tasks), arrived))
         return averages
 
     def _averaged_ps(self, tasks: VisitTasks) -> int:
@@ -156,25 +167,25 @@ class HopNumbers:
             return int(records.start_ps[tasks.apply])
         return int(records.end_ps[tasks.finish])
 
-    def _arrivals(self, sender: int, receiver: int) -> tuple[list[int], list[int], list[int]]:
-        """Return the arrival times, iterations and tasks of the updates, in arrival order (also the send order)."""
+    def _arrivals(self, sender: int, receiver: int) -> _Arrivals:
+        """Return the updates that ``sender`` sends to ``receiver``."""
         place = self.graph.out[sender].index(receiver)
-        rows = [
-            (int(self.run.records.end_ps[tasks.sends[place]]), visit.iteration, tasks.sends[place])
-            for visit, tasks in zip(self.run.choices.paths[sender], self.run.tasks.visits[sender], strict=True)
-            if visit.trains and (sender, receiver, visit.iteration) not in self.run.choices.dropped
-        ]
-        return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+        arrivals = _Arrivals([], [], [])
+        for visit, tasks in zip(self.run.choices.paths[sender], self.run.tasks.visits[sender], strict=True):
+            if visit.trains and (sender, receiver, visit.iteration) not in self.run.choices.dropped:
+                task = tasks.sends[place]
+                arrivals.ends_ps.append(int(self.run.records.end_ps[task]))
+                arrivals.iterations.append(visit.iteration)
+                arrivals.tasks.append(task)
+        return arrivals
 
-    def _averaged_update(
-        self, visit: Visit, now_ps: int, ends_ps: list[int], iterations: list[int], tasks: list[int]
-    ) -> tuple[int, int | None]:
-        newest = bisect_right(ends_ps, now_ps) - 1
+    def _averaged_update(self, visit: Visit, now_ps: int, arrived: _Arrivals) -> tuple[int, int | None]:
+        newest = bisect_right(arrived.ends_ps, now_ps) - 1
         if self.protocol.staleness == 0:
-            newest = min(newest, bisect_right(iterations, visit.iteration) - 1)
-        if newest < 0 or visit.iteration - iterations[newest] > self.protocol.staleness:
+            newest = min(newest, bisect_right(arrived.iterations, visit.iteration) - 1)
+        if newest < 0 or visit.iteration - arrived.iterations[newest] > self.protocol.staleness:
             return -1, None
-        return tasks[newest], max(0, visit.iteration - iterations[newest])
+        return arrived.tasks[newest], max(0, visit.iteration - arrived.iterations[newest])
 
 
 def edge_cluster(

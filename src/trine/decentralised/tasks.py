@@ -101,13 +101,16 @@ class _HopGraphWriter:
         self, graph: WorkerGraph, protocol: HopProtocol, work: HopWork, network: HopNetwork, choices: Choices
     ) -> None:
         self.graph, self.protocol, self.work, self.network, self.choices = graph, protocol, work, network, choices
-        self.trained = [[v.iteration for v in path if v.trains] for path in choices.paths]
+        self.trained = []
+        for path in choices.paths:
+            self.trained.append([v.iteration for v in path if v.trains])
         self.visits = self._number()
-        self.of_iteration = [
-            {v.iteration: tasks for v, tasks in zip(path, numbers, strict=True) if v.trains}
-            for path, numbers in zip(choices.paths, self.visits, strict=True)
-        ]
-        self.place = [{neighbour: i for i, neighbour in enumerate(neighbours)} for neighbours in graph.out]
+        self.of_iteration = []
+        for path, numbers in zip(choices.paths, self.visits, strict=True):
+            self.of_iteration.append({v.iteration: tasks for v, tasks in zip(path, numbers, strict=True) if v.trains})
+        self.place = []
+        for neighbours in graph.out:
+            self.place.append({neighbour: i for i, neighbour in enumerate(neighbours)})
         self.routes = {edge: network.route(*edge) for edge in graph.edges}
         self.builder = TaskGraphBuilder(
             network.link_bytes_per_s, network.link_latency_ps, link_names=network.link_names,
@@ -156,7 +159,10 @@ class _HopGraphWriter:
         inbound = [self._waited_for(worker, neighbour, visit.iteration) for neighbour in self.graph.into[worker]]
         need = len(inbound) - self.protocol.backup
         first_have = tasks.finish + 1
-        sources = [[first_have + i] for i in range(len(inbound))] if self.protocol.staleness else inbound
+        if self.protocol.staleness:
+            sources = [[first_have + i] for i in range(len(inbound))]
+        else:
+            sources = inbound
         after = [task for source in sources for task in source]
         if visit.trains:
             self._train(worker, visit, tasks, after, need)

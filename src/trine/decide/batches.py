@@ -7,7 +7,7 @@ from trine.decide.layout import ModelShape, has_layout
 #: Bytes per parameter of bfloat16 weights and float32 gradients, which replicas do not share without FSDP.
 _UNSHARDED_BYTES = 6
 #: Share of a GPU's memory for them, and the most GPUs that share one replica's weights by tensor parallelism.
-_SHARE, _MOST_WAYS = 0.5, 8
+_SHARE, _MAX_WAYS = 0.5, 8
 #: The most GPUs of a replica for which the batch is changed.
 _LARGEST_REPLICA = 64
 
@@ -36,6 +36,6 @@ def nearest_multiple(unit: int, batch: int, change: float) -> int | None:
 def replica_gpus(model: ModelShape, gpu_bytes: int) -> int:
     """Return the fewest GPUs whose memory comfortably holds the weights and gradients of a replica, at most 8."""
     ways = 1
-    while ways < _MOST_WAYS and _UNSHARDED_BYTES * model.parameters > ways * gpu_bytes * _SHARE:
+    while ways < _MAX_WAYS and _UNSHARDED_BYTES * model.parameters > ways * gpu_bytes * _SHARE:
         ways *= 2
     return ways

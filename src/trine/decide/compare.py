@@ -142,6 +142,7 @@ class Comparison(Report):
     def summary(self) -> str:
         """Return the comparison on one screen, the largest terms first."""
         terms = sorted(self.terms, key=lambda term: -abs(term.difference_ps))
+        note = self._scale_note()
         return Screen(
             question=f"A: {self.questions[0]}; B: {self.questions[1]}",
             numbers=[
@@ -154,7 +155,7 @@ class Comparison(Report):
                 Listing(title="further inputs that differ", rows=self._inputs()[1:], spare=_SPARE),
             ),
             closing=(
-                *([("note", note)] if (note := self._scale_note()) else []),
+                *([("note", note)] if note else []),
                 ("first input", self._first),
                 ("next", "--details (all terms and inputs); --json"),
             ),
@@ -254,13 +255,14 @@ def compare(a: Source, b: Source) -> Comparison:
     steps_ps = (facts[0].time_ps, facts[1].time_ps)
     scaled = [facts[0], facts[1].per_tokens(tokens[0])]
     names = (one.file, other.file) if one.name == other.name else (one.name, other.name)
+    tokens_of_both = None if tokens[0] is None or tokens[1] is None else (tokens[0], tokens[1])
+    steps_of_form = steps_ps if one.form == "result" else None
     return Comparison(
         form=one.form, names=names, questions=(scaled[0].question, scaled[1].question), a_ps=scaled[0].time_ps,
         b_ps=scaled[1].time_ps, sizes=tuple(sizes),
         terms=tuple(_terms(scaled[0].parts, scaled[1].parts, scaled[0].time_ps, scaled[1].time_ps)),
-        inputs=tuple(_differences(scaled[0].inputs, scaled[1].inputs)),
-        tokens=None if tokens[0] is None or tokens[1] is None else (tokens[0], tokens[1]),
-        steps_ps=steps_ps if one.form == "result" else None, verdicts=(scaled[0].verdict, scaled[1].verdict),
+        inputs=tuple(_differences(scaled[0].inputs, scaled[1].inputs)), tokens=tokens_of_both, steps_ps=steps_of_form,
+        verdicts=(scaled[0].verdict, scaled[1].verdict),
     )  # fmt: skip
 
 
@@ -306,10 +308,15 @@ def _step(side: _Side, has_terms: bool, has_inputs: bool) -> _Facts:
     cluster = f" ({facts['cluster']})" if facts.get("cluster") else ""
     machine = f"{facts.get('num_ranks', '?')} x {facts.get('gpu') or 'GPU'}{cluster}"
     question = f"{facts.get('workload') or 'job'} on {machine}: {' x '.join(axes) or 'one GPU'}"
-    parts = {name: _time(answer, key, file) for key, name in _COARSE.items()} if not has_terms else {
-        _NAMES.get(key, f"{prefix}{key}"): _time(answer["terms"][group], key, file)
-        for group, prefix in _PREFIXES.items() if _has(answer["terms"], group) for key in answer["terms"][group]
-    }  # fmt: skip
+    if not has_terms:
+        parts = {name: _time(answer, key, file) for key, name in _COARSE.items()}
+    else:
+        parts = {
+            _NAMES.get(key, f"{prefix}{key}"): _time(answer["terms"][group], key, file)
+            for group, prefix in _PREFIXES.items()
+            if _has(answer["terms"], group)
+            for key in answer["terms"][group]
+        }
     inputs = flat(answer["inputs"]) if has_inputs else facts
     verdict = answer.get("memory_verdict")
     return _Facts(question, step_ps, parts, {**inputs, "version": answer.get("version")}, _tokens(answer),
@@ -328,7 +335,10 @@ def _tokens(answer: Answer) -> int | None:
 def _collective(side: _Side, size: int, rows: Mapping[int, Answer]) -> _Facts:
     """Return the facts of one size; its parts with ``--explain`` only."""
     answer, explained = side.keys, side.keys.get("explain")
-    entries = [each for each in explained if isinstance(each, Mapping)] if isinstance(explained, list) else []
+    if isinstance(explained, list):
+        entries = [each for each in explained if isinstance(each, Mapping)]
+    else:
+        entries = []
     entry: Answer = next((each for each in entries if each.get("size_bytes") == size), {})
     parts = {str(part.get("name")): _time(part, "time_us", side.file, _PS_PER_US)
              for part in entry.get("parts", ()) if isinstance(part, Mapping)}  # fmt: skip
@@ -339,7 +349,10 @@ def _collective(side: _Side, size: int, rows: Mapping[int, Answer]) -> _Facts:
 
 def _rows(side: _Side) -> dict[int, Answer]:
     rows = side.keys.get("rows")
-    valid = [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
+    if isinstance(rows, list):
+        valid = [row for row in rows if isinstance(row, Mapping)]
+    else:
+        valid = []
     sizes = {row["size_bytes"]: row for row in valid if isinstance(row.get("size_bytes"), int)}
     if not sizes:
         raise InputError("has no rows", file=side.file, field="rows")
@@ -366,7 +379,9 @@ def _terms(a: Mapping[str, int], b: Mapping[str, int], a_ps: int, b_ps: int) -> 
 def flat(values: object, prefix: str = "") -> dict[str, object]:
     """Return nested mappings and lists as one mapping with dotted names, in their order."""
     if isinstance(values, Mapping):
-        items = [(f"{prefix}.{key}" if prefix else str(key), value) for key, value in values.items()]
+        items = []
+        for key, value in values.items():
+            items.append((f"{prefix}.{key}" if prefix else str(key), value))
     elif isinstance(values, list) and any(isinstance(each, Mapping | list) for each in values):
         items = [(f"{prefix}[{number}]", value) for number, value in enumerate(values)]
     else:
@@ -380,14 +395,21 @@ def _differences(a: Mapping[str, object], b: Mapping[str, object]) -> Iterator[I
     return (InputDifference(name, a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name))
 
 
-def _cells(term: Term) -> tuple[str, str, str, str]:
+def _cells(term: Term) -> tuple[str, ...]:
     return term.name, format_time(term.a_ps), format_time(term.b_ps), _signed(term.difference_ps)
 
 
 def _signed(ps: int) -> str:
-    return f"{'-' if ps < 0 else '+'}{format_time(abs(ps))}" if ps else "0"
+    if ps:
+        return f"{'-' if ps < 0 else '+'}{format_time(abs(ps))}"
+    return "0"
 
 
 def _value(value: object) -> str:
-    text = "not given" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if value is None:
+        text = "not given"
+    elif isinstance(value, list):
+        text = ", ".join(map(str, value))
+    else:
+        text = str(value)
     return text if len(text) <= 28 else f"{text[:16]}...{text[-9:]}"

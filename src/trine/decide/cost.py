@@ -221,18 +221,22 @@ def run_cost(
     """
     amount, facts = parse_amount(tokens, "tokens"), step if isinstance(step, RunStep) else RunStep.of(step)
     steps = math.ceil(amount / facts.tokens)
-    low, high = (None, None) if facts.ends_ps is None else (ps / _PS_PER_HOUR for ps in facts.ends_ps)
+    if facts.ends_ps is None:
+        low, high = (None, None)
+    else:
+        low, high = (ps / _PS_PER_HOUR for ps in facts.ends_ps)
     hours = Range(facts.step_ps / _PS_PER_HOUR, low, high).times(steps)
     known = price if isinstance(price, Price) or price is None else read_price(price)
     usd_per_hour = None if known is None else known.of(facts.gpu)
     step_s = facts.step_ps / PS_PER_S
     goodput = goodput_of(failures or Failures(), facts.gpu, facts.num_gpus, step_s, steps * step_s)
+    usd = None if usd_per_hour is None else hours.times(facts.num_gpus * usd_per_hour)
+    kwh = None if facts.mean_w is None else hours.times(facts.mean_w * 3600 / _JOULES_PER_KWH)
+    price_source = None if known is None else known.source
     return RunCost(
         tokens=amount, steps=steps, num_gpus=facts.num_gpus, days=hours.times(1 / 24),
-        gpu_hours=hours.times(facts.num_gpus),
-        usd=None if usd_per_hour is None else hours.times(facts.num_gpus * usd_per_hour),
-        kwh=None if facts.mean_w is None else hours.times(facts.mean_w * 3600 / _JOULES_PER_KWH),
-        goodput=goodput, usd_per_gpu_hour=usd_per_hour, price_source=None if known is None else known.source,
+        gpu_hours=hours.times(facts.num_gpus), usd=usd, kwh=kwh, goodput=goodput, usd_per_gpu_hour=usd_per_hour,
+        price_source=price_source,
     )  # fmt: skip
 
 

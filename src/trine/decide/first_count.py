@@ -49,7 +49,10 @@ def _crossing(
 ) -> float | None:
     """Return the number of GPUs at which a power law crosses the limit between two places; None without a law."""
     around = [place for place in (low, high) if place in known]
-    tries = around if len(around) == 2 else sorted(known, key=lambda each: min(abs(each - low), abs(each - high)))[:2]
+    if len(around) == 2:
+        tries = around
+    else:
+        tries = sorted(known, key=lambda each: min(abs(each - low), abs(each - high)))[:2]
     if not tries or (len(tries) == 1 and not is_falling):
         return None
     first = min(tries)

@@ -27,7 +27,7 @@ from trine.results.report import Row
 
 _S_PER_HOUR = 3600.0
 #: A run that takes more than this many times its work makes no progress.
-MOST_TIMES = 100.0
+MAX_TIMES = 100.0
 
 
 class _RangeSpec(Spec):
@@ -140,9 +140,11 @@ class Goodput:
     def document(self) -> Row:
         """Return the goodput as plain data (docs/reference/decide-json.md)."""
         model, has_failures = self.model, self.model.mtbf_s != math.inf
+        mtbf_per_gpu = self.mtbf_per_gpu_h if has_failures else None
+        mtbf = model.mtbf_s / _S_PER_HOUR if has_failures else None
         return {
-            "mtbf_per_gpu_hours": self.mtbf_per_gpu_h if has_failures else None,
-            "mtbf_hours": model.mtbf_s / _S_PER_HOUR if has_failures else None,
+            "mtbf_per_gpu_hours": mtbf_per_gpu,
+            "mtbf_hours": mtbf,
             "checkpoint_s": model.checkpoint_s, "restart_s": model.restart_s,
             "checkpoint_interval_s": self.interval_s, "failures": self.num_failures,
             "effective_share": self.effective_share, "effective_share_low": 1 / self.high,
@@ -176,7 +178,7 @@ def goodput_of(failures: Failures, gpu: str | None, num_gpus: int, step_s: float
     ]
     intervals_s = [model.best_interval_s(step_s, work_s) for model in models]
     slow = [model.wall_time_s(work_s, tau) / work_s for model, tau in zip(models, intervals_s, strict=True)]
-    if slow[0] > MOST_TIMES:
+    if slow[0] > MAX_TIMES:
         raise InputError(
             f"{mtbf[0]:g} hours on {num_gpus:,} GPUs is a failure every {_span(models[0].mtbf_s)}, and a restart takes "
             f"{_span(restart[0])}: the run makes no progress; give more hours, fewer GPUs or a shorter restart",
@@ -184,7 +186,7 @@ def goodput_of(failures: Failures, gpu: str | None, num_gpus: int, step_s: float
         )
     return Goodput(
         num_gpus=num_gpus, mtbf_per_gpu_h=mtbf[0], model=models[0], interval_s=intervals_s[0], slowdown=slow[0],
-        low=min(slow), high=min(max(slow), MOST_TIMES), num_failures=slow[0] * work_s / models[0].mtbf_s,
+        low=min(slow), high=min(max(slow), MAX_TIMES), num_failures=slow[0] * work_s / models[0].mtbf_s,
         assumed=tuple(assumed),
     )  # fmt: skip
 

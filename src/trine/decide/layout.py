@@ -29,7 +29,7 @@ MAX_TRIES = 6
 #: Fields of the layouts that are tried first; the others follow if none of these fits.
 _USUAL: Mapping[str, Any] = {"cp": 1, "offload": "none"}
 #: Bytes of a weight that training keeps on a GPU, however much is sharded or offloaded.
-LEAST_WEIGHT_BYTES = 2
+MIN_WEIGHT_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def best_layout(
     """
     machine = load_cluster(cluster, gpus=num_gpus)
     gpu = known_gpu(machine.devices[machine.gpus[0]].gpu)
-    if gpu is not None and LEAST_WEIGHT_BYTES * model.parameters > num_gpus * gpu.memory_bytes:
+    if gpu is not None and MIN_WEIGHT_BYTES * model.parameters > num_gpus * gpu.memory_bytes:
         return None
     for fix in (_USUAL, {}):
         try:
@@ -125,10 +125,11 @@ def _found_layout(layout: Layout, outcome: Outcome, machine: Cluster) -> FoundLa
     """Return a layout with the facts of its step that a run's cost needs."""
     low_ps, high_ps = outcome.low_ps, outcome.high_ps
     gpu = known_gpu(machine.devices[machine.gpus[0]].gpu)
+    ends_ps = None if low_ps is None or high_ps is None else (low_ps, high_ps)
+    gpu_name = None if gpu is None else gpu.name
     step = RunStep(
-        step_ps=outcome.step_ps, ends_ps=None if low_ps is None or high_ps is None else (low_ps, high_ps),
-        tokens=outcome.tokens or 0, num_gpus=len(machine.gpus), gpu=None if gpu is None else gpu.name,
-        mean_w=outcome.mean_w,
+        step_ps=outcome.step_ps, ends_ps=ends_ps, tokens=outcome.tokens or 0, num_gpus=len(machine.gpus),
+        gpu=gpu_name, mean_w=outcome.mean_w,
     )  # fmt: skip
     return FoundLayout(layout, step, outcome.mfu, outcome.precision)
 

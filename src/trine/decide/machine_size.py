@@ -106,13 +106,16 @@ class MachineSize:
         """Return the answer as plain data."""
         layout, cost = self.layout, self.cost
         facts = None if layout is None else layout.layout._asdict()
+        step_time = None if layout is None else seconds(layout.step.step_ps)
+        mfu = None if layout is None else layout.mfu
+        cost_row = None if cost is None else cost.document()
         return {
             **to_row(self, "cluster gpu"), "gpus": self.num_gpus or None, "global_batch": self.global_batch or None,
             "problem": self.problem or None, "unused": self.unused or None, "late": self.late or None,
             "tried": list(self.tried), "layout": facts,
-            "step_time_s": None if layout is None else seconds(layout.step.step_ps),
-            "mfu": None if layout is None else layout.mfu, "mfu_definition": "full attention",
-            "cost": None if cost is None else cost.document(),
+            "step_time_s": step_time,
+            "mfu": mfu, "mfu_definition": "full attention",
+            "cost": cost_row,
         }  # fmt: skip
 
 

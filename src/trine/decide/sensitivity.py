@@ -89,8 +89,9 @@ def operator_time_range(evidence: Iterable[Evidence]) -> FactorRange:
     known = ranges().operator_time
     shares = {row.kind: row.share or 0.0 for row in evidence if row.what == "operator time" and row.kind in known}
     total = sum(shares.values()) or 1.0
-    ends = [prod(getattr(known[kind], end) ** (share / total) for kind, share in shares.items())
-            for end in ("low", "high")]  # fmt: skip
+    ends = []
+    for end in ("low", "high"):
+        ends.append(prod(getattr(known[kind], end) ** (share / total) for kind, share in shares.items()))
     source = "; ".join(f"{share / total:.0%} {kind}: {known[kind].source}" for kind, share in shares.items())
     return FactorRange(low=ends[0], high=ends[1], source=source)
 
@@ -288,10 +289,12 @@ def _of_software(setup: Setup, options: SimulateOptions, base: Result, is_record
     has_launch = setup.launch is not None and cpu_us and options.launch_cost_ps is None and not is_recorded
     band = None if machine is None or setup.plan.num_ranks == 1 else collective_range(machine)
     has_band = options.collective_costs in ("auto", "library")
+    launch_ends = launch_range(cpu_us) if has_launch else None
+    band_ends = band if has_band else None
     for name, factor, value, ends in (
         ("operator times", "gpu", "as predicted", operator_time_range(base.evidence)),
-        ("CPU time of a launch", "cpu", f"{cpu_us:g} us", launch_range(cpu_us) if has_launch else None),
-        ("time of collectives", "communication", "as predicted", band if has_band else None),
+        ("CPU time of a launch", "cpu", f"{cpu_us:g} us", launch_ends),
+        ("time of collectives", "communication", "as predicted", band_ends),
     ):
         if ends is not None:
             low, high = ((setup.plan, replace(options, software=profile.scaled({factor: end}, _VARIED)))
@@ -306,7 +309,9 @@ def _of_network(setup: Setup, options: SimulateOptions) -> Iterator[Variation]:
         return
     nodes = len(np.unique(machine.node_of[np.asarray(machine.gpus, np.int64)[setup.places]]))
     classes = {link.link_class for link in machine.link_table.numbers}
-    for link_class in (SCALE_UP if SCALE_UP in classes else HOST_LINK, *([SCALE_OUT] if nodes > 1 else [])):
+    inner_class = SCALE_UP if SCALE_UP in classes else HOST_LINK
+    outer_classes = [SCALE_OUT] if nodes > 1 else []
+    for link_class in (inner_class, *outer_classes):
         links = [link for link in machine.link_table.numbers if link.link_class == link_class]
         if not links:
             continue

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: Tokens of a step without ``global_batch``, as Llama 2 and 3 were trained at first (arXiv 2307.09288, 2407.21783).
 USUAL_STEP_TOKENS = 4 * 2**20
 #: Machine types without ``clusters``: presets with links between GPUs, a usual fabric, and GPUs of this memory.
-LEAST_MEMORY_BYTES = 80 * 2**30
+MIN_MEMORY_BYTES = 80 * 2**30
 #: Largest number of GPUs to try by default.
 DEFAULT_MAX_GPUS = 16_384
 #: Relative change of the global batch by which more numbers of GPUs divide it.
@@ -62,7 +62,10 @@ class SizeAnswer(Report):
 
     @property
     def _question(self) -> str:
-        days = "" if self.days is None else f"{self.days:g} day{'' if self.days == 1 else 's'}"
+        if self.days is None:
+            days = ""
+        else:
+            days = f"{self.days:g} day{'' if self.days == 1 else 's'}"
         goal = " and ".join(filter(None, (days, "" if self.budget is None else f"${self.budget:,.0f}")))
         return f"{self.model} on {number_words(self.tokens)} tokens in {goal}"
 
@@ -85,7 +88,9 @@ class SizeAnswer(Report):
         """Return the table's head and rows. is_short: layouts in the short form of ``trine plan``."""
         head = ("machine", "GPUs", "batch", "days", "likely", "GPU-hours", "cost", "kWh", "layout")
         rows = [head, *(_cells(each, each.cost, is_short) for each in self.machines if each.cost is not None)]
-        return rows if self.price_source is not None else [(*row[:6], *row[7:]) for row in rows]
+        if self.price_source is not None:
+            return rows
+        return [(*row[:6], *row[7:]) for row in rows]
 
     def _fitting_rows(self) -> list[tuple[str, ...]]:
         """Return the rows with long layouts if they fit on the terminal, else with short ones."""
@@ -165,7 +170,10 @@ class SizeAnswer(Report):
         if row["problem"]:
             raise InputError(f"no machine trains {self._question}: {row['problem']}")
         layout, cost = cast("dict[str, Row]", row).pop("layout"), cast("dict[str, Row]", row).pop("cost")
-        return {**row, **layout, **{f"run_{name}" if "days" in name else name: cost[name] for name in cost}}
+        run_costs = {}
+        for name in cost:
+            run_costs[f"run_{name}" if "days" in name else name] = cost[name]
+        return {**row, **layout, **run_costs}
 
     def tables(self) -> dict[str, Table]:
         """Return ``machines``: one row per machine type."""
@@ -271,13 +279,16 @@ def _is_machine_type(machine: Cluster) -> bool:
     gpu = machine.devices[machine.gpus[0]].gpu
     has_links = any(link.link_class == SCALE_UP for link in machine.link_table.numbers)
     has_network = machine.fabric and machine.library and has_links
-    return bool(has_network and gpu and load_gpu(gpu).memory_bytes >= LEAST_MEMORY_BYTES)
+    return bool(has_network and gpu and load_gpu(gpu).memory_bytes >= MIN_MEMORY_BYTES)
 
 
 def _cells(machine: MachineSize, cost: RunCost, is_short: bool) -> tuple[str, ...]:
     days, likely = cost.expected_days.words()
+    usd = cost.usd.words("$")[0] if cost.usd else ""
+    kwh = cost.kwh.words()[0] if cost.kwh else ""
+    layout_words = machine.words if is_short or machine.layout is None else words(machine.layout.layout)
     return (
         machine.cluster, f"{machine.num_gpus:,}", f"{machine.global_batch:,}", days, likely.removeprefix("likely "),
-        cost.gpu_hours.words()[0], cost.usd.words("$")[0] if cost.usd else "", cost.kwh.words()[0] if cost.kwh else "",
-        machine.words if is_short or machine.layout is None else words(machine.layout.layout),
+        cost.gpu_hours.words()[0], usd, kwh,
+        layout_words,
     )  # fmt: skip

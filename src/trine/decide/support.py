@@ -10,16 +10,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Any, ClassVar
 
 from trine.cluster import load_cluster, load_gpu
+from trine.cluster.measured_gpu import declares_gpu, is_gpu_file, measured_gpu
 from trine.cluster.presets import known_clusters, known_gpus
 from trine.common.arguments import named_arguments
 from trine.common.evidence import ASSUMED, MEASURED, MODELLED, TRANSFERRED
 from trine.common.inputs import PRESETS, exists, preset_names
 from trine.common.spec import load_mapping
 from trine.common.units import format_bytes
-from trine.compute.tables.files import FOLDER, NEUSIGHT, known_tables, read_arrays
+from trine.compute.tables.files import FOLDER, known_tables, read_arrays
+from trine.compute.tables.fp32_files import NEUSIGHT
 from trine.errors import InputError, as_known, nearest
 from trine.results.columns import to_rows
 from trine.results.headline import BANDS
@@ -120,7 +123,9 @@ class Support(Report):
     def document(self) -> Row:
         """Return the things as plain data (docs/reference/decide-json.md)."""
         keys = ("parameters", "active", "sequence", "forward_flops", "kv_bytes_per_token", "kv_bytes", "left_out")
-        counts = {key: None if self.counts is None else getattr(self.counts, key) for key in keys}
+        counts = {}
+        for key in keys:
+            counts[key] = None if self.counts is None else getattr(self.counts, key)
         return {"name": self.name, **counts, **self.tables()}
 
     def tables(self) -> dict[str, Table]:
@@ -134,9 +139,11 @@ class Support(Report):
 def support(name: str | None = None) -> Support:
     """Return all known models, GPUs, clusters, software profiles and precisions, or only the named one.
 
-    name: also a model file, a config.json of Hugging Face, or a folder with one. Raises InputError for an unknown name;
-    it names the nearest.
+    name: also a GPU file, a model file, a config.json of Hugging Face, or a folder with one. Raises InputError for an
+    unknown name; it names the nearest.
     """
+    if name is not None and is_gpu_file(name) and exists(name) and declares_gpu(name):
+        return Support(entries=(_gpu_file(name),), name=name)
     if name is not None and _is_file(name.removeprefix("model:")):
         path = name.removeprefix("model:")
         spec = load_model(path)
@@ -251,6 +258,20 @@ def _gpu(name: str) -> Supported:
     model = "load-store model" if name in preset_names(PRESETS / "gpu_models") else "no load-store model"
     words = f"{words}; {rows} published steps; {model}"
     return Supported("gpus", name, facts, MEASURED if tables else TRANSFERRED, rows, words)
+
+
+def _gpu_file(path: str) -> Supported:
+    """Return the entry of a GPU file: its kinds of kernels, with the median spread of their repeats."""
+    spec, measured = load_gpu(path), measured_gpu(path)
+    assert measured is not None
+    spreads: dict[str, list[float]] = {}
+    for row in measured.content.kernels:
+        spreads.setdefault(f"{row.kind} {row.dtype}", []).append(row.spread)
+    kinds = ", ".join(f"{len(each)} {name} (spread {median(each):.1%})" for name, each in spreads.items())
+    facts = f"{measured.content.name[:60]}, {format_bytes(spec.memory_bytes)}, {', '.join(spec.flop_per_s)}"
+    peaks = spec.sources.get("compute", "unknown source")
+    words = f"{measured.words}: {kinds}; peaks: {peaks}"
+    return Supported("gpus", path, facts, MEASURED, 0, words)
 
 
 @cache

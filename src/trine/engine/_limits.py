@@ -17,7 +17,7 @@ SLACK = 2.0**-50
 
 #: Speed of a compute task that nothing slows down, in millionths, and the least that is left to it.
 FULL_PPM = 1_000_000
-LEAST_PPM = 10_000
+MIN_PPM = 10_000
 
 #: Longest compute task, in ps, on a stream that may be slowed down: its attoseconds still fit into an int64.
 MAX_PACED_PS = 9 * 10**12

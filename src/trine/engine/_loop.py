@@ -15,7 +15,7 @@ from trine.common._records import Record, RecordArray
 from trine.engine._circuits import circuit_event, settle
 from trine.engine._flows import begin_flow, drain_ps, end_flow, share
 from trine.engine._heap import ANY_ORDER, pop, push, sort
-from trine.engine._limits import FULL_PPM, LEAST_PPM, MAX_PS
+from trine.engine._limits import FULL_PPM, MAX_PS, MIN_PPM
 from trine.engine._state import (
     COMPUTE,
     FINISHED,
@@ -296,7 +296,7 @@ def update_speeds(work: TaskTables, heap: RecordArray, clock: Record) -> None:
         speed_ppm = FULL_PPM - stream.taken_ppm
         if speed_ppm > FULL_PPM:
             clock.fast_stream = max(clock.fast_stream, number)
-        speed_ppm = max(np.int64(LEAST_PPM), speed_ppm)
+        speed_ppm = max(np.int64(MIN_PPM), speed_ppm)
         if stream.running >= 0:
             left_as = stream.left_as - (now - stream.since_ps) * stream.speed_ppm
             delay_ps = (left_as + speed_ppm - 1) // speed_ppm

@@ -157,7 +157,8 @@ class CircuitState:
         circuits = self._at_rank[rank]
         if len(circuits) < self.numbers.ports:
             return
-        idle = sorted((circuit for circuit in circuits if not circuit.users), key=lambda circuit: circuit.idle)
+        unused = [circuit for circuit in circuits if not circuit.users]
+        idle = sorted(unused, key=lambda circuit: circuit.idle)
         place = self.model.victim([circuit.idle for circuit in idle])
         if not isinstance(place, int) or not 0 <= place < len(idle):
             raise SimulationError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from trine.common.arrays import Bool, Int32, Int64
 from trine.common.observer import PROGRESS_S, announce_compiling, current_observer
 from trine.engine import _state
 from trine.engine._flows import restore_flows
-from trine.engine._limits import FULL_PPM, LEAST_PPM, MAX_PS
+from trine.engine._limits import FULL_PPM, MAX_PS, MIN_PPM
 from trine.engine._loop import advance
 from trine.engine._state import (
     CircuitTables,
@@ -72,11 +72,11 @@ def simulate(graph: TaskGraph, model: Network) -> Records:
     announce_compiling(advance, prepare)
     state = new_state(graph, model)
     drive(state, graph)
-    ready_ps, start_ps, end_ps = instants(state)
+    times = instants(state)
     return Records(
-        ready_ps=ready_ps,
-        start_ps=start_ps,
-        end_ps=end_ps,
+        ready_ps=times.ready_ps,
+        start_ps=times.start_ps,
+        end_ps=times.end_ps,
         num_events=state.num_events,
         engine="compiled",
         network=model.name,
@@ -299,8 +299,16 @@ def live_entries(state: EngineState) -> RecordArray:
 # Stop and resume
 
 
-def instants(state: EngineState) -> tuple[Int64, Int64, Int64]:
-    """Return the ready, start and end time of each task, int64[tasks] each; discard the other task data in ``state``.
+class TaskTimes(NamedTuple):
+    """Ready, start and end time of each task, int64[tasks] each."""
+
+    ready_ps: Int64
+    start_ps: Int64
+    end_ps: Int64
+
+
+def instants(state: EngineState) -> TaskTimes:
+    """Return the times of each task, and discard the other task data in ``state``.
 
     The result reuses the memory of the task records, which avoids a memory peak in large runs.
     """
@@ -314,7 +322,7 @@ def instants(state: EngineState) -> tuple[Int64, Int64, Int64]:
     with suppress(ValueError):  # another reference exists, for example in a debugger
         raw.resize(first + 8 * num_words)
     moved = raw[first : first + 8 * num_words].view(np.int64)
-    return moved[0::3].copy(), moved[1::3].copy(), moved[2::3].copy()
+    return TaskTimes(moved[0::3].copy(), moved[1::3].copy(), moved[2::3].copy())
 
 
 def _restore(state: EngineState, graph: TaskGraph, resume: Snapshot) -> None:
@@ -364,7 +372,7 @@ def _restore_streams(state: EngineState, graph: TaskGraph, resume: Snapshot, run
     assert resume.stream_left_as is not None
     streams = state.work.streams
     streams["taken_ppm"] = FULL_PPM - resume.speed_ppm
-    streams["speed_ppm"] = np.maximum(resume.speed_ppm, LEAST_PPM)
+    streams["speed_ppm"] = np.maximum(resume.speed_ppm, MIN_PPM)
     streams["left_as"] = resume.stream_left_as
     streams["since_ps"] = resume.now_ps
     streams["is_changed"] = 1

@@ -135,7 +135,10 @@ class EqualSplit:
         self, routes: Sequence[Sequence[int]], counts: Sequence[Sequence[int]], capacity: Sequence[int]
     ) -> list[float]:
         crossings = _crossings(routes, counts, range(len(routes)))
-        return [min(float(capacity[link]) / crossings[link] for link in route) for route in routes]
+        flow_rates = []
+        for route in routes:
+            flow_rates.append(min(float(capacity[link]) / crossings[link] for link in route))
+        return flow_rates
 
 
 class StoreAndForward:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -16,8 +15,9 @@ from trine.engine.circuit_model import CircuitModel
 from trine.engine.circuits import check_circuits
 from trine.engine.describe import deadlock, describe_task
 from trine.engine.models import Network, NetworkModel, QueueModel, is_compiled, network_model, why_unfolded
+from trine.engine.small_runs import by_twin
 from trine.engine.validate import validate
-from trine.errors import InputError, SimulationError, nearest
+from trine.errors import InputError, nearest
 from trine.graph.taskgraph import COMPUTE, TRANSFER, Records, Snapshot, TaskGraph
 
 ENGINES = ("compiled", "reference")
@@ -54,7 +54,7 @@ def run(
 
             records = simulate(graph, model)
         else:
-            records = _by_twin(graph, model) or _compiled(graph, model)
+            records = by_twin(graph, model) or _compiled(graph, model)
     if graph.num_tasks and records.end_ps.min() < 0:
         raise deadlock(graph, records.end_ps, records.ready_ps)
     return records
@@ -102,7 +102,7 @@ def advance(
         validate_snapshot(graph, resume)
     with observing(progress=progress, on_compile=on_compile):
         if engine == "reference":
-            from trine.engine.reference import proceed
+            from trine.engine.reference_snapshots import proceed
 
             snapshot = proceed(graph, model, hold, resume)
         else:
@@ -227,32 +227,3 @@ def _check_lengths(graph: TaskGraph, snapshot: Snapshot) -> None:
     for field, length in expected.items():
         if len(getattr(snapshot, field)) != length:
             raise InputError(f"has {len(getattr(snapshot, field))} entries, must have {length}", field=field)
-
-
-# Small runs use the reference engine, which gives the same records. In the time that numba needs to import and load its
-# kernels, the reference engine simulates thousands of tasks; in the time to compile them (once per installation),
-# hundreds of thousands. So runs below a bound known in advance never wait for either, until the reference engine has
-# used its budget for this process.
-
-#: Budget of tasks for the reference engine, over all runs of a process: about 0.3 s, the time to load compiled kernels.
-MOST_TASKS = 40_000
-#: Links of flows that the reference engine may visit to share bandwidth, per run: at most 0.4 s, if all share one link.
-MOST_SHARED = 100_000
-_COMPILED = "trine.engine.compiled"
-
-_left = MOST_TASKS
-
-
-def _by_twin(graph: TaskGraph, model: Network) -> Records | None:
-    """Return the records of a small run; None to use the compiled engine: the run is too large or it is loaded."""
-    global _left
-    if graph.num_tasks > min(_left, MOST_TASKS) or _COMPILED in sys.modules:
-        return None
-    from trine.engine.reference import SharingLimit, simulate
-
-    _left -= graph.num_tasks
-    try:
-        records = simulate(graph, model, MOST_SHARED)
-    except (SharingLimit, SimulationError):  # the compiled engine reports the error
-        return None
-    return replace(records, engine="compiled")

@@ -35,9 +35,9 @@ MAIN_RESULTS = {
     "collective": ("time_us", "low_us", "high_us", "busbw_GBps", "algorithm", "protocol"),
     "size": ("cluster", "gpus", "run_expected_days", "run_expected_days_low", "run_expected_days_high", "usd"),
 }  # fmt: skip
-_MOST_RESULTS = 4
+_MAX_RESULTS = 4
 #: Letters of a warning on the screen.
-_MOST_LETTERS = 170
+_MAX_LETTERS = 170
 #: Column with the verdict on a point's memory.
 VERDICT = "memory_verdict"
 
@@ -99,13 +99,15 @@ class Experiment(Report):
     def shown(self) -> list[str]:
         """Columns of the readable table: varied fields, and the main results or numbers that differ, times first."""
         good = [row for row in self.rows if row["status"] == "done"]
-        values = {name: [row[name] for row in good] for name in (self.rows[0] if self.rows else ())}
+        columns = self.rows[0] if self.rows else ()
+        values = {name: [row[name] for row in good] for name in columns}
         fields = [name for name in self.spec.vary if values.pop(name, None) is not None]
-        if main := [name for name in MAIN_RESULTS.get(self.spec.command, ()) if name in values]:
+        main_names = [name for name in MAIN_RESULTS.get(self.spec.command, ()) if name in values]
+        if main := main_names:
             return fields + main
         names = [name for name, column in values.items() if name != "point" and any(map(_is_number, column))]
         names = [name for name in names if len(set(map(str, values[name]))) > 1] or names
-        return fields + sorted(names, key=lambda name: not name.endswith(("_s", "_us", "_ps")))[:_MOST_RESULTS]
+        return fields + sorted(names, key=lambda name: not name.endswith(("_s", "_us", "_ps")))[:_MAX_RESULTS]
 
     def summary(self) -> str:
         """Return the table, or its beginning, on one screen."""
@@ -118,7 +120,7 @@ class Experiment(Report):
     def _text(self, most: int | None) -> str:
         reasons = [line for reason, count in self.reasons()[:3] for line in wrapped(f"{count:,} failed", reason)]
         for text, count in self.warnings()[: None if most is None else 2]:
-            shown_text = text if most is None else one_line(text, _MOST_LETTERS)
+            shown_text = text if most is None else one_line(text, _MAX_LETTERS)
             reasons += wrapped("warning", f"{shown_text} ({_points(count)})")
         following = ["", *wrapped("next", self._next())]
         head = [*wrapped(self.spec.command, self.headline.partition(": ")[2]), ""]
@@ -155,11 +157,13 @@ class Experiment(Report):
 
     def document(self) -> Row:
         """Return the experiment's keys, with up to MAX_ROWS rows."""
+        reasons = [{"reason": reason, "points": count} for reason, count in self.reasons()]
+        warnings = [{"warning": text, "points": count} for text, count in self.warnings()]
         return {
             "experiment": self.spec.id, "question": self.spec.command, "fields": list(self.spec.vary),
             **self.progress(),
-            "reasons": [{"reason": reason, "points": count} for reason, count in self.reasons()],
-            "warnings": [{"warning": text, "points": count} for text, count in self.warnings()],
+            "reasons": reasons,
+            "warnings": warnings,
             "rows": self.rows, "rows_left_out": max(0, self.counts[0] - len(self.rows)),
         }  # fmt: skip
 
@@ -208,12 +212,16 @@ class Experiment(Report):
         Raises InputError: an unknown column, or no point has a number in ``y``.
         """
         known = self.rows[0] if self.rows else {}
-        names = [column_named(name, known) for name in (x, y, *([] if color is None else [color]))]
+        third = [] if color is None else [color]
+        names = [column_named(name, known) for name in (x, y, *third)]
         extra = [VERDICT] if VERDICT in known else []
         stored = self._stored([*dict.fromkeys([*names, "status", *extra])])
         found: list[Any] = read_rows(self.folder, self.spec) if stored is None else stored.to_pylist()
         done = [row for row in found if row["status"] == "done"]
-        rows = [[row[name] for name in names] for row in done if _fits(row)]
+        rows = []
+        for row in done:
+            if _fits(row):
+                rows.append([row[name] for name in names])
         num_unfit = len(done) - len(rows)
         rows = [row for row in rows if row[0] is not None and _is_number(row[1])]
         if not rows:
@@ -221,9 +229,15 @@ class Experiment(Report):
             raise InputError(f"no point has a number{reason}", field=names[1])
         values = list(dict.fromkeys(row[0] for row in rows))
         is_text = not all(map(_is_number, values))
-        places = {value: number if is_text else value for number, value in enumerate(values)}
+        places = {}
+        for number, value in enumerate(values):
+            places[value] = number if is_text else value
         figure, axes = subplots(figsize=(7.0, 4.5))
-        for number, label in enumerate(dict.fromkeys(row[2] if color is not None else None for row in rows)):
+        colour_labels = []
+        for row in rows:
+            colour_labels.append(row[2] if color is not None else None)
+        labels = dict.fromkeys(colour_labels)
+        for number, label in enumerate(labels):
             points = sorted((places[row[0]], row[1]) for row in rows if color is None or row[2] == label)
             style = {"color": COLOURS[number % len(COLOURS)]}
             axes.plot(*zip(*points, strict=True), "o", markersize=4, alpha=0.6, **style)
@@ -234,9 +248,8 @@ class Experiment(Report):
         if is_text:
             axes.set_xticks(range(len(values)), [str(value) for value in values])
         note = f"\n{_points(num_unfit)} left out: the job does not fit in memory" if num_unfit else ""
-        axes.set(
-            xlabel=f"{names[0]}{note}", ylabel=names[1], ylim=(0 if min(row[1] for row in rows) >= 0 else None, None)
-        )
+        least = min(row[1] for row in rows)
+        axes.set(xlabel=f"{names[0]}{note}", ylabel=names[1], ylim=(0 if least >= 0 else None, None))
         axes.set_title(self.headline[:90], fontsize=9)
         axes.grid(alpha=0.3)
         return figure

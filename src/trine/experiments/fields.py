@@ -116,8 +116,13 @@ def _below(node: Any, part: str, field: str) -> list[Any]:
         raise InputError(f"has nothing called {part!r:.80}", field=field)
     if (number := whole_number(part, 0, len(node) - 1)) is not None:
         return [node[number]]
-    names = [str(item.get("name", item.get("link", ""))) if isinstance(item, dict) else "" for item in node]
-    wanted = {part} if part in names else {name for name in names if name.startswith(part)}
+    names = []
+    for item in node:
+        names.append(str(item.get("name", item.get("link", ""))) if isinstance(item, dict) else "")
+    if part in names:
+        wanted = {part}
+    else:
+        wanted = {name for name in names if name.startswith(part)}
     if not wanted:
         raise InputError(f"no entry {part!r:.80}{nearest(part, set(names) - {''})}", field=field)
     return [item for item, name in zip(node, names, strict=True) if name in wanted]

@@ -166,7 +166,9 @@ class ExperimentSpec:
 
     def document(self) -> dict[str, Any]:
         """Return the resolved specification as plain data."""
-        values = {name: list(axis) if isinstance(axis, tuple) else str(axis) for name, axis in self.vary.items()}
+        values = {}
+        for name, axis in self.vary.items():
+            values[name] = list(axis) if isinstance(axis, tuple) else str(axis)
         search = None if self.search is None else self.search.model_dump()
         own = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {**own, "vary": values, "search": search, "inputs": dict(self.inputs)}

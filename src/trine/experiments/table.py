@@ -72,7 +72,10 @@ def read_rows(directory: Path, spec: ExperimentSpec, most: int | None = None) ->
     """Return the rows of the first ``most`` answered points, by default of all; all rows have the same columns."""
     rows = [_row(entry) for entry in _entries(index_lines(directory, spec), 0, most)]
     names = dict.fromkeys(chain.from_iterable(rows))
-    return [{name: row.get(name) for name in names} for row in rows]
+    filled = []
+    for row in rows:
+        filled.append({name: row.get(name) for name in names})
+    return filled
 
 
 def compact(directory: Path, spec: ExperimentSpec) -> Path:
@@ -110,7 +113,10 @@ def _groups(index: LineIndex) -> Iterator[dict[str, list[object]]]:
     """Yield the columns of GROUP_ROWS points at a time; a column has None for points without it."""
     for start in range(0, len(index.files), GROUP_ROWS):
         rows = [_row(entry) for entry in _entries(index, start, start + GROUP_ROWS)]
-        yield {name: [row.get(name) for row in rows] for name in dict.fromkeys(chain.from_iterable(rows))}
+        columns = {}
+        for name in dict.fromkeys(chain.from_iterable(rows)):
+            columns[name] = [row.get(name) for row in rows]
+        yield columns
 
 
 def _add_types(types: Types, columns: dict[str, list[object]]) -> None:
@@ -127,9 +133,12 @@ def _arrow_type(kinds: set[type], pa: Any) -> Any:
 
 
 def _array(values: list[object], kind: Any, pa: Any) -> Any:
-    if kind == pa.string():
-        values = [None if value is None else str(value) for value in values]
-    return pa.array(values, kind)
+    if kind != pa.string():
+        return pa.array(values, kind)
+    texts = []
+    for value in values:
+        texts.append(None if value is None else str(value))
+    return pa.array(texts, kind)
 
 
 def column_named(name: str, columns: Iterable[str]) -> str:

@@ -69,8 +69,10 @@ def parse_values(field: str, given: object) -> tuple[Value, ...] | RandomValues:
         text = given.strip()
         if len(text) <= _MAX_TEXT and (match := _RANDOM.fullmatch(text)):
             return _distribution(field, *match.groups())
-        given = [part.strip() for part in text.split(";" if ";" in text else ",")]
-    values = [value for part in (given if isinstance(given, list | tuple) else [given]) for value in _part(field, part)]
+        separator = ";" if ";" in text else ","
+        given = [part.strip() for part in text.split(separator)]
+    texts = given if isinstance(given, list | tuple) else [given]
+    values = [value for part in texts for value in _part(field, part)]
     seen: set[tuple[type, Value]] = set()
     for value in values:
         if (type(value), value) in seen:

@@ -13,14 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.common.arrays import Int64, spans
-from trine.folding.period import (
-    compare_times,
-    repeated_micro_batches,
-    repeated_windows,
-    sorted_tasks,
-    tasks_of,
-    tracks_of,
-)
+from trine.folding.period import repeated_micro_batches, repeated_windows, sorted_tasks, tracks_of
+from trine.folding.period_check import compare_times, tasks_of
 from trine.folding.run import JobRun
 from trine.graph.program import Phase
 from trine.parallel.instantiate import LABEL_FIELDS

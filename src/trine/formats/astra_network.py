@@ -76,7 +76,10 @@ def _network(kinds: list[str], counts: list[int], rates: list[Link], gpu: str | 
                 inside = draft.devices[first].node if dimension == 0 else None
                 name = f"switch{len(draft.devices) - prod(counts)}"
                 switch = draft.add(Device(name=name, kind=SWITCH, node=inside, forwards=True))
-            pairs = [(member, switch) for member in members] if kind == SWITCHED else _pairs(kind, members, file)
+            if kind == SWITCHED:
+                pairs = [(member, switch) for member in members]
+            else:
+                pairs = _pairs(kind, members, file)
             for a, b in pairs:
                 draft.join(a, b, link)
     shape = " x ".join(f"{kind} of {count}" for kind, count in zip(kinds, counts, strict=True))

@@ -137,11 +137,9 @@ class _RowReader:
             self.media.add(medium)
         if not bandwidth or not latency:
             rates = self.chosen(medium, link_class)
-        return replace(
-            rates,
-            bytes_per_s=parse_bandwidth(bandwidth) if bandwidth else rates.bytes_per_s,
-            latency_ps=parse_time(latency) if latency else rates.latency_ps,
-        )
+        bytes_per_s = parse_bandwidth(bandwidth) if bandwidth else rates.bytes_per_s
+        latency_ps = parse_time(latency) if latency else rates.latency_ps
+        return replace(rates, bytes_per_s=bytes_per_s, latency_ps=latency_ps)
 
     def chosen(self, medium: str | None, link_class: str) -> Link:
         if medium is None or (medium not in self.links and not self.from_catalogue):

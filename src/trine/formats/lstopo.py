@@ -210,7 +210,8 @@ class _MachineReader:
             if entry := link_of_gpu_name(model):
                 return entry, f"GPU model {model}"
         lane = min(matrix.values())
-        candidates = sorted((n for n in known_links() if n.startswith(kind)), key=lambda n: (n == "nvlink1", n))
+        links_of_kind = [n for n in known_links() if n.startswith(kind)]
+        candidates = sorted(links_of_kind, key=lambda n: (n == "nvlink1", n))
         entry = next((n for n in candidates if lane * 10**6 % link_named(n).peak_bytes_per_s == 0), None)
         return entry, f"links of {lane / 1000:g} GB/s"
 
@@ -257,7 +258,10 @@ def bandwidths(root: Element, kind: str, file: str) -> Iterator[dict[tuple[str, 
             continue  # for NUMA nodes or processing units, which have no NVLinks or XGMI
         names = [word.rpartition(":")[2] for part in element.all("indexes") for word in part.text.split()]
         words = [word for part in element.all("u64values") for word in part.text.split()]
-        numbers = [number for word in words if (number := whole_number(word, most=10**9)) is not None]
+        numbers = []
+        for word in words:
+            if (number := whole_number(word, most=10**9)) is not None:
+                numbers.append(number)
         if len(numbers) != len(words) or len(numbers) != len(names) ** 2:
             counts = f"{len(words)} values for {len(names)} objects"
             raise SpecError(f"has {counts}", file=f"{file}:{element.line}", field=element.get("name"))

@@ -102,7 +102,8 @@ class _SystemReader:
         leaves = [element for element in _walk(root) if element.tag == "pci" and not element.children]
         if any(element.tag == "gpu" for element in _walk(root)):
             return
-        gpus = sorted((leaf for leaf in leaves if _is_gpu(leaf)), key=lambda leaf: leaf.get("busid").lower())
+        gpu_leaves = [leaf for leaf in leaves if _is_gpu(leaf)]
+        gpus = sorted(gpu_leaves, key=lambda leaf: leaf.get("busid").lower())
         self.bare = {id(leaf): number for number, leaf in enumerate(gpus)}
         if gpus:
             self.notes.append(f"{len(gpus)} GPUs by their PCI class, numbered by bus: the file has no <gpu>")
@@ -177,7 +178,8 @@ class _SystemReader:
             return self.media.pcie(pcie_of_speed(text), lanes or Fraction(_DEFAULT_LANES))
         entry = load_gpu(self.gpu).pcie if self.gpu else None
         sm = next((whole_number(gpu.get("sm")) for gpu in pci.all("gpu")), None)
-        generation, why = (pcie_of_sm(sm) if sm else None) or _DEFAULT_PCIE, f"as of sm {sm}" if sm else "as NCCL does"
+        reason = f"as of sm {sm}" if sm else "as NCCL does"
+        generation, why = (pcie_of_sm(sm) if sm else None) or _DEFAULT_PCIE, reason
         if entry is not None:
             generation, why = int(entry.removeprefix("pcie")), f"as of {self.gpu}"
         note = f"PCIe links without a speed: generation {generation} x {_DEFAULT_LANES} assumed, {why}"

@@ -184,11 +184,12 @@ def _device(name: str, attributes: dict[str, Any], gpu: str | None, file: str) -
         if isinstance(memory, bool) or not isinstance(memory, int):
             raise SpecError(f"node {name!r}: memory_bytes must be a whole number, got {show(memory)}", file=file)
         check_host_memory(kind, memory, file, f"node {name!r}")
+    gpu_name = None if model is None else str(model)
+    node_name = None if node is None else str(node)
+    forwards_messages = kind in (SWITCH, NIC, HOST) if forwards is None else bool(forwards)
     return Device(
-        name=name, kind=kind, gpu=None if model is None else str(model), node=None if node is None else str(node),
-        forwards=kind in (SWITCH, NIC, HOST) if forwards is None else bool(forwards),
-        reduces=bool(attributes.get("reduces", False)), rail=rail,
-        memory_bytes=memory,
+        name=name, kind=kind, gpu=gpu_name, node=node_name, forwards=forwards_messages,
+        reduces=bool(attributes.get("reduces", False)), rail=rail, memory_bytes=memory,
     )  # fmt: skip
 
 

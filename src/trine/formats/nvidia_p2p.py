@@ -69,4 +69,6 @@ def _codes(part: str) -> list[str]:
         cells = row[1].replace("|", " ").split()
         if "X" in cells:
             codes += [cell for cell in cells if cell != "X"]
-    return codes if codes and all(code in CODES for code in codes) else []
+    if codes and all(code in CODES for code in codes):
+        return codes
+    return []

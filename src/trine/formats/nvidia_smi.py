@@ -12,7 +12,7 @@ from pathlib import Path
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, NIC, SWITCH, Device
 from trine.cluster.presets import known_links, link_named, load_gpu
-from trine.cluster.tables import joined_sets
+from trine.cluster.tiers import joined_sets
 from trine.common.schema import show
 from trine.errors import SpecError, nearest
 from trine.formats.gpu_names import gpu_of_text, listed_gpus
@@ -199,11 +199,10 @@ class _Machine:
         if not any(code.startswith("NV") for code in self.matrix.codes.values()):
             self.join_unseen_nvlinks(index)
             return
-        lanes = {
-            (a, b): int(code[2:])
-            for a, b in combinations(gpus, 2)
-            if (code := self.matrix.codes[a, b]).startswith("NV")
-        }
+        lanes = {}
+        for a, b in combinations(gpus, 2):
+            if (code := self.matrix.codes[a, b]).startswith("NV"):
+                lanes[(a, b)] = int(code[2:])
         for members in _groups(gpus, lanes):
             if len(members) > 1:
                 self.join_island(members, lanes, index)
@@ -233,8 +232,12 @@ class _Machine:
     def join_island(self, members: Sequence[str], lanes: dict[tuple[str, str], int], index: dict[str, int]) -> None:
         """Join GPUs with NVLinks: through an NVSwitch if they show more lanes than a GPU has, else directly."""
         usual = self.usual_lanes()
-        total = {gpu: sum(count for pair, count in lanes.items() if gpu in pair) for gpu in members}
-        peaks = {gpu: max(count for pair, count in lanes.items() if gpu in pair) for gpu in members}
+        total = {}
+        for gpu in members:
+            total[gpu] = sum(count for pair, count in lanes.items() if gpu in pair)
+        peaks = {}
+        for gpu in members:
+            peaks[gpu] = max(count for pair, count in lanes.items() if gpu in pair)
         is_full = all(pair in lanes for pair in combinations(members, 2))
         if usual is not None and max(total.values()) > usual:
             if not is_full or max(peaks.values()) > usual:

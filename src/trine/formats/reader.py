@@ -12,7 +12,8 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST, HOST_LINK, NIC, SCALE_OUT, SCALE_UP, SWITCH, Device, Link
 from trine.cluster.presets import library_of_gpu, load_gpu
 from trine.cluster.routing.router import usual_routing
-from trine.cluster.tables import LinkTable, joined_sets
+from trine.cluster.tables import LinkTable
+from trine.cluster.tiers import joined_sets
 from trine.common.schema import show
 from trine.errors import SpecError, nearest
 from trine.formats.media import REDUCING, Media
@@ -154,7 +155,9 @@ def assemble(
     if any(library_of_gpu(device.gpu) == "rccl" for device in devices):
         library = "rccl"
     if not says_who_forwards and gpus_must_forward(devices, [(wire.a, wire.b) for wire in wires]):
-        devices = [replace(device, forwards=True) if device.kind == GPU else device for device in devices]
+        for index, device in enumerate(devices):
+            if device.kind == GPU:
+                devices[index] = replace(device, forwards=True)
         notes.append("GPUs carry other GPUs' traffic, since no switch joins all of them")
     try:
         cluster = Cluster(
@@ -210,10 +213,18 @@ def class_between(a: Device, b: Device) -> str:
     return HOST_LINK
 
 
-def merge_parallel_switches(devices: Sequence[Device], wires: Sequence[Cable]) -> tuple[list[Device], list[Cable], int]:
+class MergedSwitches(NamedTuple):
+    """Devices and cables after merging, and the number of removed switches."""
+
+    devices: list[Device]
+    cables: list[Cable]
+    num_removed: int
+
+
+def merge_parallel_switches(devices: Sequence[Device], wires: Sequence[Cable]) -> MergedSwitches:
     """Merge switches that join the same GPUs of a node by equal links into one, and add up their bandwidths.
 
-    Returns devices, wires, and the number of removed switches. Cables between merged switches are removed too.
+    Cables between merged switches are removed too.
     """
     around: dict[int, list[tuple[int, Link]]] = {}
     for wire in wires:
@@ -229,8 +240,8 @@ def merge_parallel_switches(devices: Sequence[Device], wires: Sequence[Cable]) -
             stands_for[switch] = leaders.setdefault((tuple(gpu_ends), devices[switch].node), switch)
     removed = {switch for switch, leader in stands_for.items() if switch != leader}
     if not removed:
-        return list(devices), list(wires), 0
-    return (*_remove_switches(devices, wires, stands_for, removed), len(removed))
+        return MergedSwitches(list(devices), list(wires), 0)
+    return MergedSwitches(*_remove_switches(devices, wires, stands_for, removed), len(removed))
 
 
 def _remove_switches(

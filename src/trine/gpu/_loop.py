@@ -11,11 +11,13 @@ from trine.engine._limits import MAX_PS
 from trine.gpu import _state as S
 from trine.gpu._dispatch import begin, begin_ready, dispatch, end_task, far_event, kick_gpu
 from trine.gpu._fabric import cross
+from trine.gpu._issue import issue, kick_cu
 from trine.gpu._packets import deliver, flow_event, inject
 from trine.gpu._peers import arrive
 from trine.gpu._requests import HAS_LEFT, answer, copy_for_member, hop, leave_memory, next_segment, reach_memory, wake
 from trine.gpu._scheduler import give_request
-from trine.gpu._waves import go_on, issue, kick_cu, settle, wave_event
+from trine.gpu._settle import settle
+from trine.gpu._waves import go_on, wave_event
 from trine.gpu._wheel import FROM_HEAP, next_event, schedule, take_far
 
 U = np.uint64

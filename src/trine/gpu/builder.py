@@ -148,7 +148,9 @@ class ProgramBuilder:
         n = len(workgroup)
         if n == 0:
             return
-        widths = [max((np.shape(c)[1] for c in block if np.ndim(c) == 2), default=1) for block in operands]
+        widths = []
+        for block in operands:
+            widths.append(max((np.shape(c)[1] for c in block if np.ndim(c) == 2), default=1))
         self.reserve(n * sum(widths))
         columns = np.empty((len(_FIELDS), n, sum(widths)), np.int64)
         first_column = 0
@@ -189,10 +191,13 @@ class ProgramBuilder:
         place = spans(starts, lengths)
         operands = np.concatenate([block.operands.reshape(len(_FIELDS), -1) for block in blocks], axis=1)[:, place]
         self._flush()
+        kinds = [block.kind for block in blocks]
+        amounts = [block.amount for block in blocks]
+        labels = [block.label for block in blocks]
         ops = {
-            "op_kind": np.repeat([block.kind for block in blocks], counts)[rows],
-            "op_amount": np.concatenate([block.amount for block in blocks])[rows],
-            "op_label": np.repeat([block.label for block in blocks], counts)[rows],
+            "op_kind": np.repeat(kinds, counts)[rows],
+            "op_amount": np.concatenate(amounts)[rows],
+            "op_label": np.repeat(labels, counts)[rows],
         }
         self._blocks.append(Operations(ops, lengths, dict(zip(_FIELDS, operands, strict=True))))
         ends = np.searchsorted(workgroup[rows], np.arange(1, count + 1))
@@ -227,10 +232,9 @@ class ProgramBuilder:
         semaphores: for each rank, the initial values of its first semaphores; the others begin at 0.
         """
         self._flush()
-        columns = {
-            name: np.array([kernel[i] for kernel in self._kernels], dtype)
-            for i, (name, dtype) in enumerate(KERNEL_COLUMNS.items())
-        }
+        columns = {}
+        for i, (name, dtype) in enumerate(KERNEL_COLUMNS.items()):
+            columns[name] = np.array([kernel[i] for kernel in self._kernels], dtype)
         for name, dtype in OP_COLUMNS.items():
             columns[name] = self._column([(len(w.num_operands), w.ops.get(name)) for w in self._blocks], dtype)
         for name in _FIELDS:
@@ -267,7 +271,9 @@ class ProgramBuilder:
 
     def _column(self, parts: Sequence[tuple[int, Int64 | None]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """Concatenate the parts (length, values); None means all zeros."""
-        values = [np.zeros(length, dtype) if part is None else part.astype(dtype) for length, part in parts]
+        values = []
+        for length, part in parts:
+            values.append(np.zeros(length, dtype) if part is None else part.astype(dtype))
         return np.concatenate([np.zeros(0, dtype), *values])
 
     def _rotated(

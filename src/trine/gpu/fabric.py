@@ -71,6 +71,18 @@ class Spoke(NamedTuple):
     down: LaneHop
 
 
+class _LinkNumbers(NamedTuple):
+    """Numbers of scale-up links at the ends of a group.
+
+    out: of each link among the source's outgoing ones. into: among the target's incoming ones. num_out: links out of
+    each device.
+    """
+
+    out: dict[int, int]
+    into: dict[int, int]
+    num_out: dict[int, int]
+
+
 class GpuFabric:
     """Paths between the ranks of ``group`` (their devices in ``cluster``), all of one GPU model."""
 
@@ -80,8 +92,8 @@ class GpuFabric:
         self._spokes: dict[tuple[int, ...], dict[int, tuple[Spoke, ...]]] = {}
 
     @cached_property
-    def _ends(self) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
-        """Numbers of scale-up links among the source's outgoing and the target's incoming links; links out per device.
+    def _ends(self) -> _LinkNumbers:
+        """Numbers of the scale-up links of the group.
 
         A GPU numbers its links by the distance of the rank at the other end, then links to other devices in the
         cluster's order. The port to the next rank is therefore the same on every GPU.
@@ -94,7 +106,7 @@ class GpuFabric:
         links = np.array([i for i in group_links if self.cluster.links[i].link_class == SCALE_UP], np.int64)
         out, count_out = self._numbered(links, source[links], target[links])
         into, _ = self._numbered(links, target[links], source[links])
-        return out, into, {self.group[rank]: count for rank, count in count_out.items()}
+        return _LinkNumbers(out, into, {self.group[rank]: count for rank, count in count_out.items()})
 
     def _numbered(self, links: Int64, rank_of: Int64, peer: Int64) -> tuple[dict[int, int], dict[int, int]]:
         """Return the number of each link within its rank, and the number of links per rank."""
@@ -119,9 +131,11 @@ class GpuFabric:
         for link, number in into.items():
             number_in[link] = number
         rates = [self.cluster.seen_by_messages(link) for link in range(len(table.source))]
+        bandwidths = [rate for rate, _ in rates]
+        latencies = [latency for _, latency in rates]
         return [
-            ("bandwidth", np.array([rate for rate, _ in rates], np.int64)),
-            ("latency", np.array([latency for _, latency in rates], np.int64)),
+            ("bandwidth", np.array(bandwidths, np.int64)),
+            ("latency", np.array(latencies, np.int64)),
             ("their place among the links out of their GPU", number_out),
             ("their place among the links into their GPU", number_in),
             ("the number of links out of their GPU", share),
@@ -259,7 +273,8 @@ def find_spokes(fabric: GpuFabric, ranks: Sequence[int]) -> dict[int, tuple[Spok
             routes = _over_one_switch(fabric, source, target)
             over = tuple(int(fabric.cluster.link_table.target[up]) for up, _ in routes)
             switches = over if switches is None else switches
-            up, down = tuple(route[0] for route in routes), tuple(route[1] for route in routes)
+            up = tuple(route[0] for route in routes)
+            down = tuple(route[1] for route in routes)
             if over != switches or ups.setdefault(source, up) != up or downs.setdefault(target, down) != down:
                 raise InputError(
                     f"routes between ranks {ranks[0]} to {ranks[-1]} go over several switches or links, each over "
@@ -286,7 +301,8 @@ def _over_one_switch(fabric: GpuFabric, source: int, peer: int) -> list[tuple[in
             )
         fabric.paths(source, peer)  # raises if loads and stores cannot cross the route
     target = cluster.link_table.target
-    return sorted(((route[0], route[1]) for route in routes), key=lambda route: (int(target[route[0]]), route))
+    ends = [(route[0], route[1]) for route in routes]
+    return sorted(ends, key=lambda route: (int(target[route[0]]), route))
 
 
 def _spokes(

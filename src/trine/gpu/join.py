@@ -73,11 +73,12 @@ def join_programs(parts: Sequence[PlacedProgram], num_ranks: int, name: str = "j
     moved = [_moved(part, label) for part, label in zip(parts, renamed, strict=True)]
     arrays: dict[str, Any] = {name: np.concatenate([part[name] for part in moved]) for name in COLUMNS}
     arrays |= {pointer: _offsets([getattr(program, pointer) for program in programs]) for pointer in POINTERS}
+    payload = programs[0].payload_bytes if len(parts) == 1 else 0
+    part_notes = dict.fromkeys(note for program in programs for note in program.notes)
     return GpuProgram(
         name=name, num_ranks=num_ranks, **arrays, semaphores=_semaphores(parts, num_ranks), buffers=_buffers(parts),
-        kernel_names=_kernel_names(programs), labels=labels, line_bytes=programs[0].line_bytes,
-        payload_bytes=programs[0].payload_bytes if len(parts) == 1 else 0,
-        notes=tuple(dict.fromkeys(note for program in programs for note in program.notes)),
+        kernel_names=_kernel_names(programs), labels=labels, line_bytes=programs[0].line_bytes, payload_bytes=payload,
+        notes=tuple(part_notes),
     )  # fmt: skip
 
 
@@ -144,12 +145,14 @@ def _offsets(pointers: Sequence[Int64]) -> Int64:
 def _labels(parts: Sequence[PlacedProgram]) -> tuple[tuple[str, ...], list[Int32]]:
     """Return all labels, and for each part the new number of each label; the last entry maps -1 (no label)."""
     numbers: dict[str, int] = {}
-    renamed = [
-        np.array(
-            [numbers.setdefault(_named(part, label), len(numbers)) for label in part.program.labels] + [-1], np.int32
+    renamed = []
+    for part in parts:
+        renamed.append(
+            np.array(
+                [numbers.setdefault(_named(part, label), len(numbers)) for label in part.program.labels] + [-1],
+                np.int32,
+            )
         )
-        for part in parts
-    ]
     return tuple(numbers), renamed
 
 

@@ -141,12 +141,23 @@ def layout_of(model: GpuModel) -> GpuLayout:
     )  # fmt: skip
 
 
-def _mesh_names(model: GpuModel) -> tuple[list[str], list[str], list[int], list[int]]:
+class _LinkNames(NamedTuple):
+    """Names and kinds of the links of a NoC, and the routers at their ends (-1: no router)."""
+
+    names: list[str]
+    kinds: list[str]
+    source: list[int]
+    target: list[int]
+
+
+def _mesh_names(model: GpuModel) -> _LinkNames:
     """Return links out of CUs, links into CUs, four out of each router; links over the mesh's edge are never used."""
     noc = model.noc
     if noc.rows < 1 or noc.cols < 1:
         raise SpecError(f"GPU model {model.name!r}: a mesh has rows and columns, got {noc.rows} x {noc.cols}")
-    names = [f"cu{i}.out" for i in range(model.num_cus)] + [f"cu{i}.in" for i in range(model.num_cus)]
+    out_names = [f"cu{i}.out" for i in range(model.num_cus)]
+    in_names = [f"cu{i}.in" for i in range(model.num_cus)]
+    names = out_names + in_names
     kinds = ["cu"] * len(names)
     source, target = [-1] * len(names), [-1] * len(names)
     for router in range(noc.rows * noc.cols):
@@ -158,16 +169,18 @@ def _mesh_names(model: GpuModel) -> tuple[list[str], list[str], list[int], list[
             kinds.append("noc")
             source.append(router if exists else -1)
             target.append(other if exists else -1)
-    return names, kinds, source, target
+    return _LinkNames(names, kinds, source, target)
 
 
-def _crossbar_names(model: GpuModel) -> tuple[list[str], list[str], list[int], list[int]]:
+def _crossbar_names(model: GpuModel) -> _LinkNames:
     ends = [f"cu{i}" for i in range(model.num_cus)]
     ends += [f"channel{i}" for i in range(model.memory.num_channels)]
     ends += [f"port{i}" for i in range(model.ports.count)]
     names = [f"{end}.{side}" for end in ends for side in ("out", "in")]
-    kinds = ["cu" if name.startswith("cu") else "noc" for name in names]
-    return names, kinds, [-1] * len(names), [-1] * len(names)
+    kinds = []
+    for name in names:
+        kinds.append("cu" if name.startswith("cu") else "noc")
+    return _LinkNames(names, kinds, [-1] * len(names), [-1] * len(names))
 
 
 def router_of(model: GpuModel, kind: str, i: int) -> int:
@@ -176,7 +189,16 @@ def router_of(model: GpuModel, kind: str, i: int) -> int:
     if kind == CU:
         return i % (rows * cols)
     if kind == CHANNEL:
-        routers = list(range(cols)) + ([(rows - 1) * cols + c for c in range(cols)] if rows > 1 else [])
+        if rows > 1:
+            last_row = [(rows - 1) * cols + c for c in range(cols)]
+        else:
+            last_row = []
+        routers = list(range(cols)) + last_row
     else:
-        routers = [r * cols for r in range(rows)] + ([r * cols + cols - 1 for r in range(rows)] if cols > 1 else [])
+        first_column = [r * cols for r in range(rows)]
+        if cols > 1:
+            last_column = [r * cols + cols - 1 for r in range(rows)]
+        else:
+            last_column = []
+        routers = first_column + last_column
     return routers[i % len(routers)]

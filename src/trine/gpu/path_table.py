@@ -44,8 +44,16 @@ class OperandPairs(NamedTuple):
     of_member: Int32
 
 
-def make_paths(system: GpuSystem) -> tuple[PathTable, OperandPairs, FabricPaths]:
-    """Return all paths, the pairs of operands, and the paths over the fabric."""
+class SystemPaths(NamedTuple):
+    """All paths of a system: the tables of the loop, the pairs of operands, and the paths over the fabric."""
+
+    table: PathTable
+    pairs: OperandPairs
+    fabric: FabricPaths
+
+
+def make_paths(system: GpuSystem) -> SystemPaths:
+    """Return all paths of ``system``."""
     paths = [system.layout.paths(*kind) for kind in PATHS]
     begins = np.cumsum([0] + [len(hops) for hops, _ in paths])
     fabric = FabricPaths(system, Lanes(system.num_gpus * system.layout.num_resources))
@@ -68,7 +76,7 @@ def make_paths(system: GpuSystem) -> tuple[PathTable, OperandPairs, FabricPaths]
         pairs=_records(PAIR, fabric.pairs()),
         route_path=np.array(route_path, np.int32),
     )
-    return table, OperandPairs(heads, operand_pair, member_rows, of_member), fabric
+    return SystemPaths(table, OperandPairs(heads, operand_pair, member_rows, of_member), fabric)
 
 
 def _steps(hops: Int32, ptr: Int32) -> Int32:
@@ -138,7 +146,12 @@ class FabricPaths:
             self._add(self.out, self._out_ps, path, rank, peer, 1 if is_away else len(path.hops))
         self.out_ptr.append(len(self.out))
         for path in () if is_dma else find(peer, rank):
-            simulated = 0 if is_away else 1 if is_foreign else len(path.hops)
+            if is_away:
+                simulated = 0
+            elif is_foreign:
+                simulated = 1
+            else:
+                simulated = len(path.hops)
             self._add(self.back, self._back_ps, path, rank, peer, simulated)
         self._back_ptr.append(len(self.back))
         self.pair_latency.append(system.fabric.latency_ps(peer, rank) if is_dma else 0)
@@ -190,7 +203,9 @@ class FabricPaths:
             self._cross(resource, hop.bytes_per_s, hop.after_ps, lane_label, hop.link)
         paths.append((first, len(self.rows), path.port_out, path.port_in))
         rest = [(*self._services_ps(hop.bytes_per_s), hop.after_ps) for hop in path.hops[simulated:]]
-        rest_ps.append((sum(d + after for d, _, after in rest), sum(c + after for _, c, after in rest)))
+        data_ps = sum(d + after for d, _, after in rest)
+        control_ps = sum(c + after for _, c, after in rest)
+        rest_ps.append((data_ps, control_ps))
 
     @property
     def fabric_ps(self) -> list[tuple[int, int]]:
@@ -312,4 +327,6 @@ def operand_pairs(system: GpuSystem) -> tuple[Int32, list[tuple[int, int, bool]]
 
 def lane_columns(lanes: Lanes) -> tuple[Sequence[int], Sequence[int]]:
     """Return the link and the number of each lane, in the order of their resources."""
-    return [link for link, _ in lanes.number], [lane for _, lane in lanes.number]
+    links = [link for link, _ in lanes.number]
+    lane_numbers = [lane for _, lane in lanes.number]
+    return links, lane_numbers

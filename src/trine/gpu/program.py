@@ -186,8 +186,9 @@ def same_program(left: GpuProgram, right: GpuProgram) -> bool:
         "kernel_rank", "kernel_wavefronts", "kernel_ptr", "workgroup_ptr", "op_kind", "op_amount", "op_unroll",
         "operand_ptr", "operand_role", "operand_rank", "operand_address", "operand_semaphore", "semaphores",
     )  # fmt: skip
+    have_equal_fields = all(getattr(left, name) == getattr(right, name) for name in plain)
     return (
-        all(getattr(left, name) == getattr(right, name) for name in plain)
+        have_equal_fields
         and all(np.array_equal(getattr(left, name), getattr(right, name)) for name in arrays)
         and _steps(left) == _steps(right)
         and (left.kernel_names == right.kernel_names or not any(left.kernel_names + right.kernel_names))
@@ -217,7 +218,10 @@ def of_kernels(program: GpuProgram, kernels: Int64) -> tuple[GpuProgram, Int64]:
     for pointer, names in zip(POINTERS, ((), OP_COLUMNS, OPERAND_COLUMNS), strict=True):
         chosen, columns[pointer] = members(getattr(program, pointer), chosen)
         columns |= {name: getattr(program, name)[chosen] for name in names}
-    names = tuple(program.kernel_names[i] for i in kernels.tolist()) if program.kernel_names else ()
+    if program.kernel_names:
+        names = tuple(program.kernel_names[i] for i in kernels.tolist())
+    else:
+        names = ()
     return replace(program, kernel_names=names, **columns), chosen
 
 

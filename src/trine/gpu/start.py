@@ -62,12 +62,14 @@ def make_peers(system: GpuSystem, paths: FabricPaths, model: Record, flag_line: 
         answers_of, answers = _answers(outside, system, int(model.waves))
     there_ps, home_ps = _inside_ps(system, PORT, CHANNEL), _inside_ps(system, CHANNEL, PORT)
     is_replay = bool((system.gpu_of < 0).any())
+    fabric_ps = np.array(paths.fabric_ps).reshape(-1, 2) if is_replay else there_ps[:0]
+    there_now = there_ps if is_replay else there_ps[:0]
+    home_now = home_ps if is_replay else home_ps[:0]
+    log_rows = _FIRST_ROWS if system.record >= 0 else 0
     return PeerWriteTable(
         writes=_writes(system, bool(model.peers_begin == S.AT_MEMORY), flag_line), answers_of=answers_of,
-        answers=answers, fabric_ps=_services(np.array(paths.fabric_ps).reshape(-1, 2) if is_replay else there_ps[:0]),
-        there_ps=_services(there_ps if is_replay else there_ps[:0]),
-        home_ps=_services(home_ps if is_replay else home_ps[:0]), memory_ps=_memory_ps(system.model),
-        log=new_records(_FIRST_ROWS if system.record >= 0 else 0, S.LOG_ROW),
+        answers=answers, fabric_ps=_services(fabric_ps), there_ps=_services(there_now), home_ps=_services(home_now),
+        memory_ps=_memory_ps(system.model), log=new_records(log_rows, S.LOG_ROW),
     )  # fmt: skip
 
 
@@ -191,7 +193,10 @@ def _memory_ps(model: GpuModel) -> Int64:
     memory, l2 = model.memory, model.l2
     sizes = (model.line_bytes, model.header_bytes)
     past = [transfer_ps(size, memory.bytes_per_s) + memory.latency_ps for size in sizes]
-    cached = past if l2 is None else [transfer_ps(size, l2.bytes_per_s) + l2.latency_ps for size in sizes]
+    if l2 is None:
+        cached = past
+    else:
+        cached = [transfer_ps(size, l2.bytes_per_s) + l2.latency_ps for size in sizes]
     return np.array([*cached, *past], np.int64)
 
 

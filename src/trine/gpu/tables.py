@@ -26,7 +26,9 @@ def service_columns(system: GpuSystem) -> Int64:
     model, layout = system.model, system.layout
     rates = layout.bytes_per_s.tolist()
     sizes = (model.line_bytes + model.header_bytes, model.header_bytes)
-    of_rate = {rate: [transfer_ps(size, rate) for size in sizes] for rate in set(rates)}
+    of_rate = {}
+    for rate in set(rates):
+        of_rate[rate] = [transfer_ps(size, rate) for size in sizes]
     return np.column_stack([np.array([of_rate[rate] for rate in rates], np.int64), layout.after_ps()])
 
 
@@ -116,14 +118,18 @@ def _replay_numbers(system: GpuSystem) -> dict[str, int | tuple[int, int]]:
     begin = S.AT_PORT
     if isinstance(outside, PeerWrites):
         begin = S.AT_MEMORY if outside.fabric == IDEAL else S.AT_LINK
+    first_uncached = min((first for first, _ in uncached), default=0)
+    last_uncached = max((end for _, end in uncached), default=0)
+    monitors = -1 if monitor is None else monitor.capacity
+    wakeup_ps = 0 if monitor is None else monitor.wakeup_ps
     return {
         "peers_begin": begin,
         "recorded_gpu": system.record,
         "has_answers": int(isinstance(outside, Arrivals)),
-        "uncached_first": min((first for first, _ in uncached), default=0),
-        "uncached_end": max((end for _, end in uncached), default=0),
-        "monitors": -1 if monitor is None else monitor.capacity,
-        "wakeup_ps": 0 if monitor is None else monitor.wakeup_ps,
+        "uncached_first": first_uncached,
+        "uncached_end": last_uncached,
+        "monitors": monitors,
+        "wakeup_ps": wakeup_ps,
     }
 
 

@@ -361,7 +361,8 @@ def uncached_fault(program: GpuProgram) -> ProgramFault | None:
     if not uncached:
         return None
     line = program.line_bytes
-    first, end = min(b.base for b in uncached), max(b.base + b.size_bytes for b in uncached)
+    first = min(b.base for b in uncached)
+    end = max(b.base + b.size_bytes for b in uncached)
     low, high = first // line * line, -(-end // line) * line
     for buffer in program.buffers:
         if not buffer.uncached and buffer.size_bytes and buffer.base < high and buffer.base + buffer.size_bytes > low:

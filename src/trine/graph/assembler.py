@@ -132,7 +132,9 @@ class GraphAssembler:
     def latency_ps(self, links: Iterable[int]) -> int:
         """Return the sum of the latencies of ``links``."""
         latency_of = self.links.latency_ps
-        return 0 if latency_of is None else sum(int(latency_of[link]) for link in links)
+        if latency_of is None:
+            return 0
+        return sum(int(latency_of[link]) for link in links)
 
     def stream(self, rank: int, name: str) -> int:
         """Return the number of a stream of a rank."""
@@ -153,6 +155,8 @@ class GraphAssembler:
         columns["num_required"] = np.where(num_required < 0, np.diff(ptr), num_required).astype(np.int32)
         repeated, times = self._repeated_streams
         ranks = np.repeat(np.arange(times), len(repeated)).tolist()
+        new_streams = tuple(name for _, name in self._streams)
+        label_columns = {name: self._label(name, column) for name, column in LABEL_COLUMNS.items()}
         return TaskGraph(
             **columns,  # type: ignore[arg-type]
             predecessor_ptr=ptr,
@@ -161,10 +165,10 @@ class GraphAssembler:
             link_bytes_per_s=self.links.bytes_per_s,
             link_latency_ps=self.links.latency_ps,
             link_names=self.links.names,
-            stream_names=repeated * times + tuple(name for _, name in self._streams),
+            stream_names=repeated * times + new_streams,
             stream_ranks=(*ranks, *(rank for rank, _ in self._streams)),
             rank_names=tuple(rank_names),
-            labels=Labels(**{name: self._label(name, column) for name, column in LABEL_COLUMNS.items()}),
+            labels=Labels(**label_columns),
             **names,
         )
 
@@ -257,11 +261,14 @@ def take(graph: TaskGraph, tasks: Int64) -> dict[str, Any]:
     """Return the per-task data of ``tasks``, for :func:`dataclasses.replace`; the caller handles the edges."""
     columns = {name: getattr(graph, name) for name in TASK_COLUMNS}
     labels = {name: getattr(graph.labels, name)[tasks] for name in LABEL_COLUMNS}
-    return {
-        **{name: None if column is None else column[tasks] for name, column in columns.items()},
-        "labels": Labels(**labels),
-        "task_names": tuple(graph.task_names[task] for task in tasks.tolist()) if graph.task_names else (),
-    }
+    taken = {}
+    for name, column in columns.items():
+        taken[name] = None if column is None else column[tasks]
+    if graph.task_names:
+        task_names = tuple(graph.task_names[task] for task in tasks.tolist())
+    else:
+        task_names = ()
+    return {**taken, "labels": Labels(**labels), "task_names": task_names}
 
 
 def take_alone(graph: TaskGraph, tasks: Int64) -> TaskGraph:
@@ -284,4 +291,6 @@ def no_labels(num_tasks: int) -> Labels:
 
 def csr(rows: Sequence[Sequence[int]]) -> tuple[Int64, Int32]:
     """Flatten ``rows`` into ``ptr`` int64[len(rows)+1] and ``idx`` int32[sum of lengths]."""
-    return pointers([len(row) for row in rows]), np.array([item for row in rows for item in row], np.int32)
+    lengths = [len(row) for row in rows]
+    items = [item for row in rows for item in row]
+    return pointers(lengths), np.array(items, np.int32)

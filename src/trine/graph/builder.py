@@ -33,7 +33,10 @@ class TaskGraphBuilder:
     ) -> None:
         self._bytes_per_s = [int(b) for b in link_bytes_per_s]
         self._latency_ps = [int(t) for t in link_latency_ps]
-        names = [f"link {i}" for i in range(len(self._bytes_per_s))] if link_names is None else list(link_names)
+        if link_names is None:
+            names = [f"link {i}" for i in range(len(self._bytes_per_s))]
+        else:
+            names = list(link_names)
         if not len(self._bytes_per_s) == len(self._latency_ps) == len(names):
             raise InputError("each link needs one bandwidth, one latency and one name")
         self._link_names = tuple(names)
@@ -98,7 +101,10 @@ class TaskGraphBuilder:
         assembler.connect_rows(*csr(self._predecessors))
         for rank, stream in self._streams:
             assembler.stream(rank, stream)
-        assembler.add_routes(list(self._routes), [sum(self._latency_ps[i] for i in route) for route in self._routes])
+        route_latencies_ps = []
+        for route in self._routes:
+            route_latencies_ps.append(sum(self._latency_ps[i] for i in route))
+        assembler.add_routes(list(self._routes), route_latencies_ps)
         task_names = tuple(self._names) if any(self._names) else ()
         return assembler.build(rank_names=self._names_of_ranks(), task_names=task_names)
 
@@ -111,7 +117,9 @@ class TaskGraphBuilder:
         return len(self._rows) - 1
 
     def _label(self, name: str, task: int | None = None) -> str:
-        return repr(name) if name else f"task {len(self._rows) if task is None else task}"
+        if name:
+            return repr(name)
+        return f"task {len(self._rows) if task is None else task}"
 
     def _check_rank(self, rank: int, name: str) -> None:
         if rank < 0 or (self._rank_names is not None and rank >= len(self._rank_names)):

@@ -48,5 +48,9 @@ class MemoryEvents(OneLine):
     def only(self, is_kept: npt.NDArray[np.bool_]) -> MemoryEvents:
         """Return the changes where ``is_kept`` is True: bool[m]."""
         columns = {name: getattr(self, name) for name in ("task", "at_end", "rank", "delta_bytes", "category")}
-        columns |= {name: column for name in ("block", "held") if (column := getattr(self, name)) is not None}
+        held_columns = {}
+        for name in ("block", "held"):
+            if (column := getattr(self, name)) is not None:
+                held_columns[name] = column
+        columns |= held_columns
         return replace(self, **{name: column[is_kept] for name, column in columns.items()})

@@ -42,6 +42,7 @@ class ServingAnswer(ServingNumbers, Report):
         for name in _ESTIMATES:
             estimate = getattr(self, name)
             found[name] = None if estimate is None else asdict(estimate)
+        found["stack"] = None if self.stack is None else self.stack.model_dump()
         found["decode_parts"] = [asdict(part) for part in self.decode_parts]
         found["prefill_parts"] = [asdict(part) for part in self.prefill_parts]
         found["evidence"] = [asdict(each) for each in self.evidence]

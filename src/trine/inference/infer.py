@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Literal
 
 from trine.common.arguments import check_whole, named_arguments
 from trine.errors import InputError
 from trine.inference.answer import ServingAnswer
+from trine.inference.calibrated import calibrated
 from trine.inference.job import MAX_TOKENS, MAX_WAYS, ServingJob, ServingLayout, Speculation
 from trine.inference.serve import answer
+from trine.inference.stack import Stack, read_stack
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
@@ -41,6 +44,7 @@ def infer(
     memory_fraction: float | None = None,
     length_spread: float = 0.0,
     dollars_per_gpu_hour: float | None = None,
+    stack: Stack | str | os.PathLike[str] | None = None,
 ) -> ServingAnswer:
     """Predict latency and throughput of one copy of a served model under a steady load.
 
@@ -52,12 +56,13 @@ def infer(
     concurrency: requests in flight in a closed loop. batch: a static batch instead. Exactly one is needed.
     tp, pp, ep, attention_dp: the layout (:class:`trine.inference.job.ServingLayout`).
     engine: ``vllm``, ``sglang`` or ``trtllm``, with a version after a colon (``vllm:0.18``).
+    stack: a calibrated stack, or the file of one that ``trine calibrate --serving`` wrote.
     Further parameters: the fields of :class:`trine.inference.job.ServingJob`.
 
     Returns the answer: ``answer.tpot_s.value``, ``print(answer.summary())``, ``answer.to_json(path)``.
 
     Raises InputError: an unknown name, a layout that does not divide the model, no room for one request, a number
-    out of range.
+    out of range, a stack of another model, GPU, engine or precision.
     """
     counts = {
         "input_tokens": input_tokens, "output_tokens": output_tokens, "concurrency": concurrency, "batch": batch,
@@ -82,7 +87,8 @@ def infer(
         max_batched_tokens=max_batched_tokens, max_sequences=max_sequences, memory_fraction=memory_fraction,
         length_spread=length_spread,
     )  # fmt: skip
-    return answer(job, dollars_per_gpu_hour)
+    blind = answer(job, dollars_per_gpu_hour)
+    return blind if stack is None else calibrated(blind, read_stack(stack))
 
 
 def _check_share(value: float | None, field: str, low: float, high: float) -> None:

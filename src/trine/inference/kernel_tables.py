@@ -45,7 +45,7 @@ def measured_gpus() -> frozenset[str]:
 
 @cache
 def kernel_arrays(gpu: str) -> Mapping[str, NDArray[np.generic]]:
-    """ClientLoad the arrays of one GPU; each is unpacked on first access, without pickle."""
+    """Load the arrays of one GPU; each is unpacked on first access, without pickle."""
     return np.load(_FOLDER / f"{gpu}.npz", allow_pickle=False)  # type: ignore[no-any-return]
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from trine.common.evidence import Evidence
 from trine.inference.job import ServingJob
 from trine.inference.ranges import Estimate
+from trine.inference.stack import Stack
 
 #: Seconds of an hour, and tokens of the unit of costs.
 _HOUR_S, _MILLION = 3600.0, 1e6
@@ -34,7 +35,7 @@ class ServingNumbers:
     one GPU, beyond all windows; kv_capacity_tokens: of one attention replica, 0 if no token adds to the cache.
     largest_concurrency: requests of this length that fit at a time, over all replicas. bound: what limits a decode
     step: ``weights``, ``KV cache``, ``compute``, ``communication``, ``small kernels`` or ``CPU``. power_w: of all GPUs,
-    None if unknown. dollars_per_gpu_hour: None without a price.
+    None if unknown. dollars_per_gpu_hour: None without a price. stack: the calibration, None for a blind answer.
     """
 
     job: ServingJob
@@ -69,6 +70,7 @@ class ServingNumbers:
     largest_concurrency: int
     power_w: float | None = None
     dollars_per_gpu_hour: float | None = None
+    stack: Stack | None = None
     evidence: tuple[Evidence, ...] = ()
     notes: tuple[str, ...] = ()
     not_modelled: tuple[str, ...] = ()

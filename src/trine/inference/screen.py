@@ -134,7 +134,10 @@ def _warnings(answer: ServingNumbers) -> list[str]:
 
 
 def _closing(answer: ServingNumbers) -> list[tuple[str, str]]:
-    rests = "; ".join(f"{each.what}: {each.kind}" for each in answer.evidence)
+    kinds = [f"{each.what}: {each.kind}" for each in answer.evidence]
+    if answer.stack is not None:
+        kinds[0] = f"calibrated on {answer.stack.points} point{'s' if answer.stack.points > 1 else ''} of this stack"
+    rests = "; ".join(kinds)
     return [
         ("rests on", rests),
         ("next", "--details for evidence, assumptions and effects left out; --json FILE"),

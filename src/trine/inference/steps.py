@@ -120,7 +120,7 @@ class StepTimer:
         self._latent = LatentTimes(gpu, engine, deployment.kv)
         self._communication = communication or Communication(deployment.cluster, deployment.engine)
         self._layers = Counter(deployment.model.layers)
-        self._mixers = Counter(layer.mixer for layer in deployment.model.layers if layer.mixer is not None)
+        self.mixers = Counter(layer.mixer for layer in deployment.model.layers if layer.mixer is not None)
         self._curves = self._token_curves()
         self._head = self._head_curve()
         self._kernels = self._kernel_count()
@@ -149,7 +149,7 @@ class StepTimer:
         parts[HEAD] = at_tokens(step.rows, self._head) if step.rows else 0.0
         if step.drafts and step.decodes:
             self._add_drafts(parts, step)
-        parts[CPU] = self._host_us(step, sum(parts.values()))
+        parts[CPU] = self.host_us(step.decodes, len(step.chunks), sum(parts.values()))
         return StepTime(parts)
 
     def _add_drafts(self, parts: dict[str, float], step: Step) -> None:
@@ -160,31 +160,39 @@ class StepTimer:
         parts[ATTENTION] += share * parts[ATTENTION]
         parts[HEAD] += step.drafts * at_tokens(step.decodes, self._head)
 
-    def _host_us(self, step: Step, gpu_us: float) -> float:
-        """Return the CPU time that a step adds to ``gpu_us`` of GPU time."""
+    def host_us(self, decodes: int, chunks: int, gpu_us: float) -> float:
+        """Return the CPU time that a step of decodes and prompt chunks adds to ``gpu_us`` of GPU time."""
         engine = self.deployment.engine
-        is_graph = not step.chunks and step.decodes <= engine.graph_batch
+        is_graph = not chunks and decodes <= engine.graph_batch
         launches_us = 0.0 if is_graph else self._kernels * engine.launch_us
-        sequences = step.decodes + len(step.chunks)
+        sequences = decodes + chunks
         scheduling_us = engine.host_us + engine.sequence_us * sequences
         exposed_us = engine.exposed_us + engine.exposed_sequence_us * sequences
         if engine.host == "exposed":
             return exposed_us + scheduling_us + max(0.0, launches_us - gpu_us)
         return exposed_us + max(0.0, launches_us - gpu_us, scheduling_us - gpu_us)
 
+    def tokens_us(self) -> Float64:
+        """Return the time of everything that depends on the step's tokens alone, at each of :data:`TOKENS`."""
+        return np.asarray(np.sum(list(self._curves.values()), axis=0))
+
+    def head_us(self) -> Float64:
+        """Return the time of head and sampling, at each number of rows in :data:`TOKENS`."""
+        return self._head
+
     # Attention ------------------------------------------------------------------------------------------------------
 
     def _attention_us(self, step: Step) -> float:
         total, chunks = 0.0, Counter(step.chunks)
-        for mixer, count in self._mixers.items():
+        for mixer, count in self.mixers.items():
             each = 0.0
             if step.decodes:
-                each += self._decode_us(mixer, step.decodes, step.context, 1 + step.drafts)
-            each += sum(alike * self._prefill_us(mixer, chunk) for chunk, alike in chunks.items())
+                each += self.decode_us(mixer, step.decodes, step.context, 1 + step.drafts)
+            each += sum(alike * self.prefill_us(mixer, chunk) for chunk, alike in chunks.items())
             total += count * each
         return total
 
-    def _decode_us(self, mixer: Mixer, sequences: int, context: float, queries: int) -> float:
+    def decode_us(self, mixer: Mixer, sequences: int, context: float, queries: int = 1) -> float:
         """Return the attention of one layer; several queries of a sequence read its cache once, like more heads."""
         tp = self.deployment.layout.tp
         if isinstance(mixer, Attention):
@@ -203,7 +211,7 @@ class StepTimer:
             )
         else:
             return recurrence_times.decode_us(mixer, self.deployment.gpu, tp, sequences) * queries
-        return us + self._indexer_us(mixer, sequences, context)
+        return us + self.indexer_us(mixer, sequences, context)
 
     @staticmethod
     def _compressed(mixer: CompressedAttention, context: float) -> float:
@@ -213,7 +221,7 @@ class StepTimer:
         keys = context / mixer.ratio
         return keys if mixer.indexer is None else min(keys, mixer.indexer.top_k)
 
-    def _indexer_us(
+    def indexer_us(
         self, mixer: Attention | LatentAttention | CompressedAttention, sequences: int, context: float
     ) -> float:
         """Return the time to score all keys of a sequence and to choose among them."""
@@ -224,7 +232,8 @@ class StepTimer:
         scores = self._times.moved_us(sequences * keys * index.size * _INDEX_BYTES)
         return scores + self._times.moved_us(2 * sequences * keys * _LOGIT)
 
-    def _prefill_us(self, mixer: Mixer, chunk: PromptChunk) -> float:
+    def prefill_us(self, mixer: Mixer, chunk: PromptChunk) -> float:
+        """Return the attention of one layer for one chunk of a prompt."""
         tp, new, cached = self.deployment.layout.tp, chunk.new, chunk.cached
         if isinstance(mixer, Attention):
             window = mixer.window if mixer.indexer is None else mixer.indexer.top_k

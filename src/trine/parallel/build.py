@@ -208,11 +208,13 @@ def _of_stages(context: JobContext, has_host: bool) -> WrittenJob:
     programs = tuple(builder.build() for builder in builders)
     first_of_stage = {builder.stage: builder for builder in reversed(builders)}
     stages = range(context.plan.pp)
+    sizes = []
+    for stage in stages:
+        sizes.append(tuple(bucket.size_bytes for bucket in first_of_stage[stage].buckets))
+    inputs = tuple(builder.inputs for builder in builders)
+    queues = tuple(builder.writer.thread.queue for builder in builders)
     return WrittenJob(
-        context=context, programs=programs, program_of=program_of,
-        buckets=tuple(tuple(bucket.size_bytes for bucket in first_of_stage[stage].buckets) for stage in stages),
-        inputs=tuple(builder.inputs for builder in builders),
-        queues=tuple(builder.writer.thread.queue for builder in builders),
+        context=context, programs=programs, program_of=program_of, buckets=tuple(sizes), inputs=inputs, queues=queues,
     )  # fmt: skip
 
 
@@ -236,12 +238,10 @@ def _kinds(context: JobContext) -> tuple[list[list[int]], tuple[int, ...]]:
     grid = RankGrid(plan.axes)
     ranks = np.arange(grid.num_ranks, dtype=np.int64)
     zeros = np.zeros(len(ranks), np.int64)
-    columns = [
-        grid.coordinates(ranks, "pp"),
-        zeros if context.expert_load.is_even else grid.coordinates(ranks, plan.groups.experts),
-        zeros if mixed is None else mixed.of_rank,
-        np.array(context.replica_batches)[replica_of(plan)] if context.replica_batches else zeros,
-    ]
+    experts = zeros if context.expert_load.is_even else grid.coordinates(ranks, plan.groups.experts)
+    kinds = zeros if mixed is None else mixed.of_rank
+    batches = np.array(context.replica_batches)[replica_of(plan)] if context.replica_batches else zeros
+    columns = [grid.coordinates(ranks, "pp"), experts, kinds, batches]
     number = zeros
     for column in columns:
         number = np.unique(number * (int(column.max()) + 1) + column, return_inverse=True)[1].astype(np.int64)
@@ -262,7 +262,8 @@ def _refuse_unused_algorithms(plan: Plan, job: Job) -> None:
         return
     steps = [step for program in job.programs for step in program.steps]
     present = {step.kind for step in steps if isinstance(step, Collective)}
-    present |= {"send_recv"} if any(isinstance(step, Send) for step in steps) else set()
+    sends = any(isinstance(step, Send) for step in steps)
+    present |= {"send_recv"} if sends else set()
     for kind, name in plan.algorithm:
         if kind not in present:
             has = ", ".join(sorted(present)) or "no communication"

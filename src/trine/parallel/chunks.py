@@ -57,7 +57,9 @@ class Place(NamedTuple):
     @property
     def key(self) -> tuple[int | str, ...]:
         """Distinguishes the collectives of one operator at different places: part of a collective's ``key``."""
-        return (self.microbatch, self.step, *([self.part] if self.part else []), *(["rerun"] if self.rerun else []))
+        part = [self.part] if self.part else []
+        rerun = ["rerun"] if self.rerun else []
+        return (self.microbatch, self.step, *part, *rerun)
 
 
 class ChunkPass(NamedTuple):
@@ -87,7 +89,9 @@ class Chunk:
         self.number = number
         self.forward, self.backward = (tuple(group) for group in operators)
         self._segment_of = {op.id: i for i, ops in enumerate(segments) for op in ops}
-        self._segments = [[op for op in ops if op.id not in left_out] for ops in segments]
+        self._segments = []
+        for ops in segments:
+            self._segments.append([op for op in ops if op.id not in left_out])
         self._parts = stages.parts
         self._deferred = stages.deferred if number == stages.num_stages - 1 else frozenset()
         self.passes = {FORWARD_PASS: self._forward_pass(stages)}

@@ -13,7 +13,7 @@ from trine.common.units import whole_number
 from trine.compute import kind_of
 from trine.compute.kinds import family_of
 from trine.compute.resize import sequence_length
-from trine.errors import PlanError
+from trine.errors import PlanError, nearest_numbers
 from trine.graph.workload import FORWARD, Workload
 from trine.parallel.heads import AttentionHeads, Heads, attention_of, check_heads
 from trine.parallel.plan import Plan, micro_batches
@@ -24,7 +24,7 @@ from trine.software.profile import Software, load_software, usual_software
 #: Degrees with a nearest valid number, in order of preference.
 _DEGREES = ("tp", "ep", "etp", "cp", "pp", "virtual_stages", "micro_batch")
 #: Degrees up to this many times the plan's are tried.
-_MOST_TIMES = 8
+_MAX_TIMES = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,11 +134,13 @@ class _Values(dict[str, Value]):
     def __init__(self, plan: Plan, facts: LayoutFacts, heads: Heads | None) -> None:
         super().__init__({name: getattr(plan, name) for name in PLAN_NAMES})
         self._facts, batch = facts, plan.batch or facts.batch
+        num_heads = None if heads is None else heads.queries
+        num_kv_heads = None if heads is None else heads.keys
         self |= {
             "etp": plan.expert_tp, "shard_ways": plan.shard_ways or plan.dp, "cut": plan.has_cuts,
             "local_sgd": plan.sync_every is not None, "batch": batch,
             "micro_batch": plan.micro_batch or batch, "micro_batches": _num_micro_batches(plan, batch),
-            "heads": None if heads is None else heads.queries, "kv_heads": None if heads is None else heads.keys,
+            "heads": num_heads, "kv_heads": num_kv_heads,
         }  # fmt: skip
 
     def __missing__(self, name: str) -> Value:
@@ -175,7 +177,8 @@ def resolve_layout(plan: Plan, software: Software | None, facts: LayoutFacts) ->
 
 def virtual_stage_counts(software: Software | None, layers: int, pp: int) -> list[int]:
     """Return the numbers of virtual stages whose chunks divide the layers, or do by a default of ``software``."""
-    defaults = [d for d in ([] if software is None else software.constraints.defaults) if d.field == "balance"]
+    all_defaults = [] if software is None else software.constraints.defaults
+    defaults = [d for d in all_defaults if d.field == "balance"]
 
     def divides(count: int) -> bool:
         values: dict[str, Value] = {"pp": pp, "virtual_stages": count, "layers": layers, "cut": False}
@@ -270,16 +273,18 @@ def _nearest(rule: LayoutRule, values: _Values) -> str:
         degree = values[name]
         assert isinstance(degree, int)
         valid = []
-        for number in range(1, degree * _MOST_TIMES + 1):
+        for number in range(1, degree * _MAX_TIMES + 1):
             values[name] = number
             if _is_met(rule, values):
                 valid.append(number)
         values[name] = degree
-        near = [*[n for n in valid if n < degree][-1:], *[n for n in valid if n > degree][:1]]
+        near = nearest_numbers(valid, degree)
         if near:
             return f"{name} that can be is {' or '.join(map(str, near))}"
     return ""
 
 
 def _value_text(value: Value) -> str:
-    return ("on" if value else "off") if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trine.errors import PlanError
+from trine.errors import PlanError, nearest_numbers
 from trine.graph.program import Label, Phase
 from trine.graph.workload import BACKWARD, Operator
 from trine.parallel.chunks import OperatorRun, Place
@@ -47,7 +47,7 @@ class ContextAttention(Extension):
         if self._style == "ulysses" and fewest % (self._degree * tp):
             product = f"cp x tp = {self._degree * tp}" if tp > 1 else f"cp = {self._degree}"
             valid = [n for n in range(1, fewest + 1) if fewest % (n * tp) == 0]
-            near = [*[n for n in valid if n < self._degree][-1:], *[n for n in valid if n > self._degree][:1]]
+            near = nearest_numbers(valid, self._degree)
             hint = f": the nearest cp that can be is {' or '.join(map(str, near))}" if near else ""
             raise PlanError(f"ulysses divides heads: {product} does not divide the {fewest} heads of {op.layer}{hint}")
 
@@ -111,7 +111,12 @@ class ContextAttention(Extension):
             is_last = i == self._degree - 1
             arrived, num_bytes = step, size * ((not is_last) + (backward and i > 0))
             if num_bytes:
-                after = ready if i == 0 else (arrived, done) if backward else (arrived,)
+                if i == 0:
+                    after = ready
+                elif backward:
+                    after = (arrived, done)
+                else:
+                    after = (arrived,)
                 step = self._collective("shift", num_bytes, op, place, i, after)
                 first = step if first < 0 else first
             if arrived >= 0:

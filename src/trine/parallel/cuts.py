@@ -37,7 +37,9 @@ def layer_starts(forward: Sequence[Operator]) -> list[int]:
         return [0]
     starts = [i for before, i in zip([-1, *places], places, strict=False) if before < 0 or blocks[before] != blocks[i]]
     epilogue = places[-1] + 1
-    return [*([0] if starts[0] else []), *starts, *([epilogue] if epilogue < len(forward) else [])]
+    prologue = [0] if starts[0] else []
+    ending = [epilogue] if epilogue < len(forward) else []
+    return [*prologue, *starts, *ending]
 
 
 #: End of the last stage placed -> the minimised cost (bytes sent across the cuts, then the sum of squares of stage
@@ -83,7 +85,8 @@ def _head(workload: Workload, forward: Sequence[Operator]) -> int:
     last = len(forward) - 1
     weights = (i for i in range(last, -1, -1) if any(workload.tensors[t].role == "weight" for t in forward[i].inputs))
     head = next(weights, last)
-    return head if any(kind_of(op) == "loss" for op in forward[head + 1 :]) else last
+    has_loss = any(kind_of(op) == "loss" for op in forward[head + 1 :])
+    return head if has_loss else last
 
 
 def layered_starts(workload: Workload, forward: Sequence[Operator], num_stages: int) -> list[int]:
@@ -171,13 +174,12 @@ def block_places(workload: Workload, forward: Sequence[Operator]) -> list[int]:
 
 def _counted_elements(workload: Workload, operators: Sequence[Operator]) -> int:
     """Return the elements of the matrices that ``operators`` multiply by, plus the other weights of blocks."""
-    weights = {
-        tensor.storage: prod(tensor.shape)
-        for op in operators
-        for tensor in (workload.tensors[t] for t in op.inputs)
-        if tensor.role == "weight"
-        and (len(tensor.shape) > 1 if kind_of(op) in ("linear", "matmul") else bool(layer_of(op.layer)))
-    }
+    weights = {}
+    for op in operators:
+        for tensor in (workload.tensors[t] for t in op.inputs):
+            is_matrix = len(tensor.shape) > 1 if kind_of(op) in ("linear", "matmul") else bool(layer_of(op.layer))
+            if tensor.role == "weight" and is_matrix:
+                weights[tensor.storage] = prod(tensor.shape)
     return sum(weights.values())
 
 
@@ -227,8 +229,12 @@ def balanced_starts(
             cache[id(times)] = [*(time[place] for place in places), time[-1]]
         return cache[id(times)]
 
-    stages = [[total(times) for times in models] for models in of_stage] or [[total(duration_ps)]] * num_stages
-    return [places[start] for start in least_starts(stages, [traffic[place] for place in places])]
+    model_totals = []
+    for models in of_stage:
+        model_totals.append([total(times) for times in models])
+    stages = model_totals or [[total(duration_ps)]] * num_stages
+    traffic_of_places = [traffic[place] for place in places]
+    return [places[start] for start in least_starts(stages, traffic_of_places)]
 
 
 def sendable(workload: Workload, op: Operator) -> list[int]:

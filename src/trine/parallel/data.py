@@ -64,7 +64,10 @@ def fill_buckets(
                 members, size, current = [], 0, cap
         if members:
             closed.append(_close(members, order, is_expert))
-    return tuple(bucket for _, bucket in sorted(closed, key=lambda item: item[0]))
+    in_order = []
+    for _, bucket in sorted(closed, key=lambda item: item[0]):
+        in_order.append(bucket)
+    return tuple(in_order)
 
 
 def _close(members: Sequence[Gradient], order: dict[int, int], is_expert: bool) -> tuple[int, Bucket]:

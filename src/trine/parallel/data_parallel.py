@@ -166,7 +166,10 @@ def build_data_parallel(context: JobContext, is_first: bool, has_host: bool) -> 
 def split_off_loss(workload: Workload) -> tuple[list[Operator], list[Operator]]:
     """Return the model's and the loss's forward operators; the loss starts at the first one after the last weight."""
     forward = [op for op in workload.operators if op.phase == FORWARD]
-    weights = [i for i, op in enumerate(forward) if any(workload.tensors[t].role == "weight" for t in op.inputs)]
+    weights = []
+    for i, op in enumerate(forward):
+        if any(workload.tensors[t].role == "weight" for t in op.inputs):
+            weights.append(i)
     after = weights[-1] + 1 if weights else 0
     first = next((i for i in range(after, len(forward)) if kind_of(forward[i]) == "loss"), len(forward))
     return forward[:first], forward[first:]
@@ -184,10 +187,8 @@ class _DataParallelProgram:
         self.backward = [op for op in backward if op.forward_id not in loss_ids]
         self.optimizer = [op for op in context.workload.operators if op.phase == OPTIMIZER]
         self.writer = ProgramWriter(context)
-        runs = [
-            OperatorRun(op)
-            for op in ((*self.model, *self.loss, *backward) if is_first else (*self.model, *self.backward))
-        ]
+        run_operators = (*self.model, *self.loss, *backward) if is_first else (*self.model, *self.backward)
+        runs = [OperatorRun(op) for op in run_operators]
         self.memory = StageMemory(context, 0, [runs], [0], self.writer)
 
     def build(self) -> RankProgram:

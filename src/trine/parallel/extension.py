@@ -120,7 +120,10 @@ class RankActions:
                 runs, index = self.context.chunks[action.chunk].passes[action.kind].runs, self._index[action]
                 ready += [(index, i, run.op) for i, run in enumerate(runs) if ends.covers(run, stages)]
         last = {op.id: (index, i, op) for index, i, op in ready}
-        return [op for *_, op in sorted(last.values(), key=lambda item: item[:2])]
+        kept = []
+        for *_, op in sorted(last.values(), key=lambda item: item[:2]):
+            kept.append(op)
+        return kept
 
     def _last_backward(self, backward: list[Operator]) -> dict[int | None, int]:
         parts = self.context.stages.parts
@@ -137,7 +140,9 @@ class RankActions:
             passes_of[action.microbatch].append((action.kind, action.chunk))
         order_of = [order_numbers.setdefault(tuple(passes_of[m]), len(order_numbers)) for m in passes_of]
         chunks = self.context.chunks
-        orders = [[run for kind, chunk in path for run in chunks[chunk].passes[kind].runs] for path in order_numbers]
+        orders = []
+        for path in order_numbers:
+            orders.append([run for kind, chunk in path for run in chunks[chunk].passes[kind].runs])
         return orders, order_of
 
 
@@ -146,6 +151,7 @@ class StageProgram:
 
     stage: the pipeline rank. forward, backward: operators of all its chunks; ``backward`` sorted by the end of their
     last run in a step, and so by when gradients become ready. expert_position: on the ep axis, if its ranks differ.
+    exchanges_tokens: whether an exchange with experts stood beside the latest operator; its reader resets it.
     last_backward: forward operator id -> the last of its backward operators that computes activation gradients (the
     last of all, if none does). copies: chunk and micro-batch -> the step that copies its inputs from the host.
     extensions: in call order.
@@ -166,6 +172,7 @@ class StageProgram:
         self.writer = ProgramWriter(context, stage)
         self.memory = StageMemory(context, stage, self.actions.orders, self.actions.order_of, self.writer)
         self.copies: dict[tuple[int, int], int] = {}
+        self.exchanges_tokens = False
         self.extensions: list[Extension] = []
 
     def run(self, run: OperatorRun, place: Place, share: Fraction = WHOLE) -> int:

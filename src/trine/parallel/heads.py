@@ -103,13 +103,18 @@ def multiplies_activations(workload: Workload, op: Operator) -> bool:
 
 def fused_heads(workload: Workload, op: Operator) -> Heads | None:
     """Return the heads of fused attention; None if neither attributes nor shapes show them."""
-    tensors = [t for i in op.inputs[:3] if len((t := workload.tensors[i]).shape) == 4]
+    tensors = []
+    for i in op.inputs[:3]:
+        tensor = workload.tensors[i]
+        if len(tensor.shape) == 4:
+            tensors.append(tensor)
     queries, keys = op.attributes.get("num_heads"), op.attributes.get("num_kv_heads")
     has_counts = isinstance(queries, int) and isinstance(keys, int) and queries > 0 and keys > 0
     if len(tensors) < 3:
         return Heads(queries, keys, 0, op.layer) if has_counts else None  # type: ignore[arg-type]
     by_tokens = op.name.rsplit("::", 1)[-1] in _TOKENS_FIRST
-    counts = [t.shape[2 if by_tokens else 1] for t in tensors[:2]]
+    head_dimension = 2 if by_tokens else 1
+    counts = [tensor.shape[head_dimension] for tensor in tensors[:2]]
     if not all(counts) or counts[0] % counts[1]:
         return None
     return Heads(counts[0], counts[1], _width(tensors[0]), op.layer, as_made=not by_tokens)
@@ -184,8 +189,14 @@ def check_features(
 def _nearest(tp: int, heads: Iterable[Heads], features: Iterable[int], limit: int | None = None) -> str:
     """Return a sentence with the nearest degrees, below and above, that all heads and features allow."""
     heads = tuple(heads)
-    top = min(h.queries for h in heads) if limit is None else limit
-    valid = [n for n in range(1, top + 1) if all(h.takes(n) for h in heads) and not any(f % n for f in features)]
+    if limit is None:
+        top = min(h.queries for h in heads)
+    else:
+        top = limit
+    valid = []
+    for n in range(1, top + 1):
+        if all(h.takes(n) for h in heads) and not any(f % n for f in features):
+            valid.append(n)
     below = [n for n in valid if n < tp][-1:]
     above = [n for n in valid if n > tp][:1]
     return f": the nearest that can be is {' or '.join(str(n) for n in (*below, *above))}"

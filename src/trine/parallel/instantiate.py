@@ -230,9 +230,12 @@ class _Instantiation:
         self.assembler.repeat_streams(tuple(self.streams), len(templates))
         of_rank = [np.where(t.stream >= 0, t.stream + rank * streams, -1) for rank, t in enumerate(templates)]
         labels = np.concatenate([template.labels for template in templates], axis=1)
+        own_columns = {}
+        for name in OWN_COLUMNS:
+            own_columns[name] = np.concatenate([getattr(t, name) for t in templates])
         self.assembler.tasks(
             len(self.peer),
-            **{name: np.concatenate([getattr(t, name) for t in templates]) for name in OWN_COLUMNS},
+            **own_columns,
             **dict(zip(LABEL_FIELDS, labels, strict=True)),
             rank=np.repeat(np.arange(len(templates)), self.sizes),
             size_bytes=self.size_bytes,
@@ -373,11 +376,10 @@ def _check_size(job: Job) -> None:
     sizes, grid = dict(job.axes), RankGrid(job.axes)
     per_program = []
     for program in job.programs:
-        axes = {
-            s.axis: None
-            for s in program.steps
-            if isinstance(s, Collective) and any(name not in sizes for name in s.axis.split("+"))
-        }
+        axes: dict[str, None] = {}
+        for s in program.steps:
+            if isinstance(s, Collective) and any(name not in sizes for name in s.axis.split("+")):
+                axes[s.axis] = None
         if axes:
             raise PlanError(
                 f"program {program.name!r} has collectives on {', '.join(axes)}, which is no axis of the grid"

@@ -21,6 +21,7 @@ from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Workloa
 from trine.parallel.chunks import Chunk, Place, operators_by_chunk
 from trine.parallel.cuts import block_places
 from trine.parallel.deferred import DeferredHead, with_deferred_head
+from trine.parallel.expert_overlap import ExpertOverlap
 from trine.parallel.layer_counts import check_sum, uneven_counts
 from trine.parallel.plan import TIME, Plan, micro_batches
 from trine.parallel.rank_kinds import MixedGpus, balanced_batches, check_counts, gpus_of_stages, replica_of
@@ -34,6 +35,7 @@ from trine.software.profile import MemoryStyle, Software, ZeroStyle
 
 if TYPE_CHECKING:
     from trine.compute import ComputeModel, LaunchCosts
+    from trine.compute.launch import OperatorLaunch
     from trine.parallel.tensor_times import TensorTimes
 
 #: Sums of some thousand tensors of this size still fit into an int64.
@@ -90,8 +92,8 @@ class JobFacts:
         return {self.workload.tensors[t].storage for op in self.workload.operators for t in op.outputs}
 
     @cached_property
-    def launches(self) -> dict[int, tuple[int, float, bool]]:
-        """Operator id -> launch time in ps, number of kernels, whether both scale with the number of weights."""
+    def launches(self) -> dict[int, OperatorLaunch]:
+        """Operator id -> its launches."""
         return {} if self.launch is None else dict(zip(self.operators, self.launch.launches(), strict=True))
 
     @cached_property
@@ -138,7 +140,8 @@ class JobFacts:
     @cached_property
     def works(self) -> tuple[RankWork, ...]:
         """Operator times on each GPU model, under an even load."""
-        return tuple(RankWork(self, model) for model in (self.mixed.models if self.mixed else (self.compute,)))
+        models = self.mixed.models if self.mixed else (self.compute,)
+        return tuple(RankWork(self, model) for model in models)
 
     @cached_property
     def requested_batch(self) -> int:
@@ -153,7 +156,9 @@ class JobFacts:
 
     @property
     def _explicit_batches(self) -> tuple[int, ...]:
-        return () if self.plan.replica_batches == TIME else tuple(int(size) for size in self.plan.replica_batches)
+        if self.plan.replica_batches == TIME:
+            return ()
+        return tuple(int(size) for size in self.plan.replica_batches)
 
     def pipeline_of(self, batch: int) -> Pipeline:
         """Return the shape of the pipeline of a replica of ``batch`` samples."""
@@ -176,6 +181,8 @@ class JobFacts:
                     "in passes of their own"
                 )
             schedule = DeferredHead(schedule, plan.defer_head_gradient)
+        if plan.expert_overlap:
+            schedule = ExpertOverlap(schedule)
         schedule.check(self.requested_pipeline)
         return schedule
 
@@ -226,10 +233,15 @@ class JobFacts:
         if plan.pp > 1 and not plan.cuts and not counts and plan.balance == "time":
             times = [self._pass_times(gpu) for gpu in range(len(self.works))]
             gpus = gpus_of_stages(plan, self.mixed)
-            of_chunk = [sorted({gpu for stage in ranks for gpu in gpus[stage]}) for ranks in self._ranks_of_chunks()]
+            of_chunk = []
+            for ranks in self._ranks_of_chunks():
+                of_chunk.append(sorted({gpu for stage in ranks for gpu in gpus[stage]}))
+        times_of_models: Sequence[Sequence[Mapping[int, int]]] = ()
+        if len(times) > 1:
+            times_of_models = [[times[gpu] for gpu in numbers] for numbers in of_chunk]
         stages = cut_into_stages(
             self.workload, self.requested_pipeline.num_chunks, plan.cuts, times[0], plan.balance or "time",
-            [[times[gpu] for gpu in gpus] for gpus in of_chunk] if len(times) > 1 else (), counts,
+            times_of_models, counts,
         )  # fmt: skip
         is_deferred = plan.defer_head_gradient is not None and self.workload.is_training
         return with_deferred_head(self.workload, stages) if is_deferred else stages
@@ -315,7 +327,10 @@ class JobFacts:
         skipped = kept_operators(self.workload, self.plan, segments, self.memory_style)
         if software is not None and software.operators.checkpoint == "early-stop" and self.plan.recompute == "full":
             skipped |= left_out_again(self.workload, segments)
-        return [[op for op in segment if op.id not in skipped] for segment in segments]
+        kept = []
+        for segment in segments:
+            kept.append([op for op in segment if op.id not in skipped])
+        return kept
 
     @cached_property
     def runs_again(self) -> frozenset[int]:
@@ -324,7 +339,10 @@ class JobFacts:
 
     def launch_of(self, op: Operator, stage: int) -> tuple[int, float]:
         """Return the launching thread's time for an operator on one rank of ``stage``, in ps, and its launches."""
-        ps, kernels, by_weight = self.launches[op.id]
+        ps, kernels, by_weight, experts, expert_ps = self.launches[op.id]
+        if experts:
+            local = experts // self.plan.ep
+            return ps + local * expert_ps, kernels + local - 1
         if by_weight:
             # Launches scale with the number of trained weights on one rank of ``stage``
             total = sum(p.gradient_operator is not None for p in self.workload.parameters)

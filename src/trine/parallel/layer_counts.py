@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trine.errors import PlanError
+from trine.errors import PlanError, nearest_numbers
 
 #: Rules in which the embedding, the loss or both take the place of one block.
 ACCOUNTED = ("blocks+embedding", "blocks+loss", "blocks+embedding+loss")
@@ -48,7 +48,9 @@ def uneven_counts(layers: int, pp: int, virtual_stages: int, first: int | None, 
             f"not divide: {rest - rest % middle} or {rest - rest % middle + middle} would"
         )
     each = rest // middle if middle else 0
-    ranks = [each if first is None else first, *([each] * (pp - 2)), each if last is None else last]
+    first_count = each if first is None else first
+    last_count = each if last is None else last
+    ranks = [first_count, *([each] * (pp - 2)), last_count]
     for rank, count in enumerate(ranks):
         if count % virtual_stages:
             raise PlanError(
@@ -66,5 +68,4 @@ def check_sum(counts: Sequence[int], layers: int) -> None:
 
 def _nearest_divisors(total: int, number: int) -> str:
     divisors = [n for n in range(1, total + 1) if total % n == 0]
-    near = [*[n for n in divisors if n < number][-1:], *[n for n in divisors if n > number][:1]]
-    return " or ".join(map(str, near))
+    return " or ".join(map(str, nearest_numbers(divisors, number)))

@@ -80,7 +80,10 @@ class StageMemory:
         self._touches = [self._touches_of(order) for order in orders]
         optimizer = [OperatorRun(op) for op in context.workload.operators if op.phase == OPTIMIZER]
         self._optimizer_touches = self._touches_of(optimizer)
-        self._touched = [{s for run in order for s in self._storages([run.op.inputs])} for order in orders]
+        touched = []
+        for order in orders:
+            touched.append({s for run in order for s in self._storages([run.op.inputs])})
+        self._touched = touched
         self._from_elsewhere = self._made_elsewhere()
         self._reads = self._storages(op.inputs for op in forward.values())
         self._sizes: dict[tuple[RunKey, int], tuple[tuple[int, int, int], ...]] = {}
@@ -168,7 +171,9 @@ class StageMemory:
     def _made_elsewhere(self) -> list[int]:
         """Return tensors that backward operators here read and other stages make: received gradients."""
         forward, backward = self._forward.values(), self._backward.values()
-        local = self._storages(op.outputs for op in (*forward, *backward)) | self._storages(op.inputs for op in forward)
+        written = self._storages(op.outputs for op in (*forward, *backward))
+        read = self._storages(op.inputs for op in forward)
+        local = written | read
         anywhere = self._context.made_storages
         received: dict[int, int] = {}
         for op in backward:

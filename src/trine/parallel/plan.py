@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from trine.common.arguments import named_arguments, option
 from trine.common.shown import OneLine
 from trine.common.units import MAX_GPUS, finite_number
-from trine.errors import PlanError, nearest
+from trine.errors import PlanError, nearest, nearest_numbers
 from trine.parallel.axes import DEFAULT_ORDER, Axis, AxisGroups, check_order, grid_axes
 from trine.parallel.layer_counts import ACCOUNTED
 from trine.parallel.schedules import SCHEDULES
@@ -137,6 +137,8 @@ class Plan(OneLine):
     dispatch: how tokens reach their experts: ``"all-to-all"`` (a copy for each expert) or ``"deepep"`` (a copy for each
         node or rank with such an expert; :mod:`trine.parallel.token_dispatch`). None: the software profile's, else an
         all-to-all.
+    expert_overlap: whether the expert exchanges of each forward pass run beside the compute of another micro-batch's
+        backward pass, and the reverse (:mod:`trine.parallel.expert_overlap`).
     capacity_factor: an expert takes at most this multiple of its even share of the tokens; the rest is dropped.
     overlap: effect of communication on concurrent compute: ``"ideal"``: neither slows the other; ``"modelled"``: its
         kernels take SMs and memory bandwidth from compute (docs/background/contention.md); ``"none"``: they take turns.
@@ -200,6 +202,7 @@ class Plan(OneLine):
     dispatch: str | None = option(
         None, "Choose how tokens reach their experts: all-to-all or deepep [the software's, else all-to-all]."
     )
+    expert_overlap: bool = option(False, "Overlap expert exchanges with another micro-batch's compute.")
     capacity_factor: float | None = option(None, "Drop tokens beyond X times an expert's even share.")
     overlap: str | None = option(None, "Choose the model of overlap; range: all three [the software's, else ideal].")
     algorithm: tuple[tuple[str, str], ...] = option((), "Choose algorithms of collectives, e.g. all_reduce=ring.")
@@ -374,7 +377,7 @@ def _check_expert_ranks(plan: Plan, etp: int) -> None:
             f"multiple of etp x ep = {etp * plan.ep}"
         )
     valid = [ep for ep in range(1, ranks + 1) if ranks % (etp * ep) == 0]
-    near = [*[ep for ep in valid if ep < plan.ep][-1:], *[ep for ep in valid if ep > plan.ep][:1]]
+    near = nearest_numbers(valid, plan.ep)
     hint = f": the nearest ep that can be is {' or '.join(map(str, near))}" if near else ""
     raise PlanError(
         f"experts are spread over the tp x cp x dp = {ranks} ranks of a stage, which etp x ep = {etp} x {plan.ep} does "
@@ -481,6 +484,14 @@ _RULES: tuple[tuple[str, Callable[[Plan], object], str | Callable[[Plan], str]],
     ("expert_shares", lambda p: p.ep > 1, f"expert_imbalance {_NO_EXPERTS}"),
     ("capacity_factor", lambda p: p.ep > 1, f"capacity_factor {_NO_EXPERTS}"),
     ("dispatch", lambda p: p.dispatch in (None, ALL_TO_ALL) or p.ep > 1, f"dispatch {_NO_EXPERTS}"),
+    ("expert_overlap", lambda p: p.ep > 1, f"expert_overlap {_NO_EXPERTS}"),
+    ("expert_overlap", lambda p: p.pp == 1 or p.virtual_stages > 1,
+     "expert_overlap in a pipeline needs virtual stages: with one chunk a rank, a forward pass waits for the backward "
+     "pass beside it"),
+    ("expert_overlap", lambda p: p.recompute != "full",
+     "expert_overlap does not combine with full recomputation: set recompute none or selective"),
+    ("expert_overlap", lambda p: p.defer_head_gradient is None,
+     "expert_overlap and defer_head_gradient both change the backward passes: give one"),
     ("expert_shares", lambda p: len(p.expert_shares) <= MAX_EXPERTS and all(map(_is_share, p.expert_shares)),
      "expert_shares are the parts of the tokens that go to each expert: numbers not below 0"),
     ("expert_shares", lambda p: sum(p.expert_shares) > 0, "expert_shares add up to nothing"),
@@ -511,25 +522,35 @@ def _reduces_gradients(plan: Plan) -> bool:
 def form_facts(plan: Plan) -> dict[str, object]:
     """Return the forms of parallelism that a plan uses beyond dp, tp and pp, for the result."""
     replicas, is_sharded = plan.dp * plan.cp > 1, plan.sharding != "none"
+    cp = plan.cp if plan.cp > 1 else None
+    cp_style = plan.cp_style if plan.cp > 1 else None
+    ep = plan.ep if plan.ep > 1 else None
+    etp = plan.expert_tp if plan.expert_tp != plan.tp else None
+    order = plan.order if plan.order != DEFAULT_ORDER else None
+    sharding = plan.sharding if is_sharded else None
+    reshard = plan.reshard if plan.sharding == "fsdp" else None
+    overlap = plan.dp_overlap if replicas and not plan.dp_overlap else None
+    buffers = plan.buffers if plan.buffers != "auto" else None
     facts = {
-        "cp": plan.cp if plan.cp > 1 else None,
-        "cp_style": plan.cp_style if plan.cp > 1 else None,
-        "ep": plan.ep if plan.ep > 1 else None,
-        "etp": plan.expert_tp if plan.expert_tp != plan.tp else None,
-        "order": plan.order if plan.order != DEFAULT_ORDER else None,
-        "sharding": plan.sharding if is_sharded else None,
+        "cp": cp,
+        "cp_style": cp_style,
+        "ep": ep,
+        "etp": etp,
+        "order": order,
+        "sharding": sharding,
         "shard_ways": plan.shard_ways,
-        "reshard": plan.reshard if plan.sharding == "fsdp" else None,
+        "reshard": reshard,
         "prefetch": plan.prefetch,
         "shard_unit_bytes": plan.shard_unit_bytes,
-        "dp_overlap": plan.dp_overlap if replicas and not plan.dp_overlap else None,
-        "buffers": plan.buffers if plan.buffers != "auto" else None,
+        "dp_overlap": overlap,
+        "buffers": buffers,
         "sync_every": plan.sync_every,
         "sequence_parallel": plan.sequence_parallel or None,
         "tp_overlap": plan.tp_overlap if plan.tp_overlap > 1 else None,
         "userbuffers": plan.userbuffers or None,
         "expert_imbalance": ("measured" if plan.expert_shares else plan.expert_imbalance) if plan.ep > 1 else None,
         "dispatch": plan.dispatch if plan.ep > 1 and plan.dispatch != ALL_TO_ALL else None,
+        "expert_overlap": plan.expert_overlap or None,
         "capacity_factor": plan.capacity_factor,
         "stage_layers": list(plan.stage_layers) or None,
         "first_stage_layers": plan.first_stage_layers,

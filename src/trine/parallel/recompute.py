@@ -38,7 +38,9 @@ def recomputed(
         return []
     if plan.recompute == "selective" and selective == ATTENTION:
         return _attention_cores(workload, forward)
-    blocks = [(block, list(ops)) for block, ops in groupby(forward, lambda op: layer_of(op.layer))]
+    blocks = []
+    for block, ops in groupby(forward, lambda op: layer_of(op.layer)):
+        blocks.append((block, list(ops)))
     if not any(block for block, _ in blocks):
         return [list(forward)] if not has_layers(workload.operators) else []
     return [ops for block, ops in blocks if block][: plan.recompute_layers]
@@ -76,7 +78,11 @@ def kept_share(workload: Workload, op: Operator, keeps: SelectiveStyle) -> Fract
     name = op.layer.rsplit(".", 1)[-1]
     if kind_of(op) not in ("linear", "matmul") or not op.outputs:
         return Fraction(0)
-    style = keeps.grouped if op.attributes.get("expert") else keeps.router if name == "router" else keeps.products
+    style: str = keeps.products
+    if op.attributes.get("expert"):
+        style = keeps.grouped
+    elif name == "router":
+        style = keeps.router
     if style != "every-second":
         return Fraction(style == "kept")
     if name == "qkv":
@@ -96,7 +102,8 @@ def kept_operators(
     keeps = style.selective_keeps
     for ops in segments:
         products = [i for i, op in enumerate(ops) if kind_of(op) in ("linear", "matmul")]
-        ids.update(op.id for op in ops[products[-1] + 1 if products else len(ops) :])
+        first_kept = products[-1] + 1 if products else len(ops)
+        ids.update(op.id for op in ops[first_kept:])
         ids.update(op.id for op in ops if _is_kept(workload, plan, op, keeps))
     return frozenset(ids)
 

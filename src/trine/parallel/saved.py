@@ -127,7 +127,9 @@ class Extras:
         """Return the storages of ``touched`` that are kept for ``run``: not a part if the whole is kept."""
         op = run.op
         part = self._instead.get(op.forward_id, -1) if op.phase == BACKWARD and op.forward_id is not None else -1
-        return {storage: None for storage in touched if storage != part} if part >= 0 else touched
+        if part >= 0:
+            return {storage: None for storage in touched if storage != part}
+        return touched
 
     def allocated(self, run: OperatorRun) -> tuple[tuple[int, int, int], ...]:
         """Return (storage, tensor whose size counts, category) of the storages that ``run`` allocates."""
@@ -163,7 +165,8 @@ class Logits:
             return
         tensors = context.workload.tensors
         losses = [op for op in forward if profile_family(op) == "loss"]
-        logits = max((tensors[t] for op in losses[:1] for t in op.inputs), key=lambda t: t.size_bytes, default=None)
+        tensors_of_losses = [tensors[t] for op in losses[:1] for t in op.inputs]
+        logits = max(tensors_of_losses, key=lambda t: t.size_bytes, default=None)
         if logits is not None:
             self._logits, self._share = logits, context.output_share(losses[0])
             of_loss = [op for op in context.workload.operators if op.layer.startswith("loss")]

@@ -23,7 +23,7 @@ from trine.parallel.tensor import SplitCollectives, sums_of
 from trine.parallel.tensor_times import gathered_end_ps, scattered_end_ps
 from trine.parallel.token_partition import is_expert
 from trine.software.precision import CAST_DTYPES
-from trine.workload.synthesis.graph import HEAD_NORMS
+from trine.workload.synthesis.written_style import HEAD_NORMS
 
 GATHER, SCATTER = "all_gather", "reduce_scatter"
 #: A GEMM runs in pieces if they end earlier by at least this part; smaller gains are below the accuracy of the times.
@@ -56,7 +56,11 @@ class SequenceCollectives(SplitCollectives):
         self._gathered_part: Fraction | None = None
         self._gathers_heads = software is not None and software.operators.head_norms == "gathered"
         operators = (self.context.operators[op.id] for op in (*program.forward, *program.backward))
-        self._splits = {op.id: split for op in operators if (split := self.context.split_of(op)) is not None}
+        splits = {}
+        for each in operators:
+            if (split := self.context.split_of(each)) is not None:
+                splits[each.id] = split
+        self._splits = splits
         for op_id, split in self.context.splits.items():
             if split.mode == "column" and split.forward:
                 op = self.context.operators[op_id]

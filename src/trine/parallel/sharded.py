@@ -376,7 +376,8 @@ class ParameterUpdates(ShardedReductions):
         plan, software_bytes = self.context.plan, self._style.bucket_bytes
         if self._style.bucket_elements is not None:
             dtypes = [self.context.gradient_dtype(w.weight) for w in self.program.weights]
-            software_bytes = self._style.bucket_elements * (2 if all(dtype in HALVES for dtype in dtypes) else 4)
+            are_half = all(dtype in HALVES for dtype in dtypes)
+            software_bytes = self._style.bucket_elements * (2 if are_half else 4)
         is_usual = (plan.first_bucket_bytes, plan.bucket_bytes) == DEFAULT_BUCKETS
         return buckets_of(self.program, software_bytes if is_usual else None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import NamedTuple
 
 from trine.common.kept import keep
 from trine.common.units import format_bytes
@@ -23,7 +24,7 @@ DIVISIBLE_KINDS = frozenset({"elementwise", "copy", "scan", "view"})
 PER_HEAD_KINDS = frozenset({"softmax", "attention", "matmul"})
 SPLIT_KINDS = {"linear": "column", "conv": "column", "embedding": "embedding", "experts": "column"}
 PRODUCTS = ("linear", "experts")
-MOST_ROWS = 2**63
+MAX_ROWS = 2**63
 #: Megatron-LM pads the vocabulary to a multiple of this times the ranks (its --make-vocab-size-divisible-by).
 VOCABULARY_MULTIPLE = 128
 
@@ -74,15 +75,24 @@ def split_operators(
         groups |= met
 
 
+class _Attempt(NamedTuple):
+    """One pass over the operators.
+
+    divided: the part of each divided storage that a rank holds. unmet: column operators whose split output reaches an
+    operator that needs all of it. met: those whose output reaches an attention with fewer KV heads than ranks.
+    """
+
+    splits: dict[int, TensorSplit]
+    divided: dict[int, Fraction]
+    unmet: set[int]
+    met: dict[int, Groups]
+
+
 def _attempt(
     workload: Workload, style: str, degree: int, kinds: Collection[str], gathered: set[int],
     groups: Mapping[int, Groups],
-) -> tuple[dict[int, TensorSplit], dict[int, Fraction], set[int], dict[int, Groups]]:  # fmt: skip
-    """Try one pass over the operators.
-
-    The last two results are the column operators whose split output reaches an operator that needs all of it, and
-    those whose output reaches an attention with fewer KV heads than ranks.
-    """
+) -> _Attempt:  # fmt: skip
+    """Try one pass over the operators."""
     divided: dict[int, int] = {}  # storage -> the column operator that divided it
     parts: dict[int, Fraction] = {}
     splits: dict[int, TensorSplit] = {}
@@ -135,7 +145,7 @@ def _attempt(
             splits[op.id] = TensorSplit("shared", "", False)
     returned = _last_outputs(workload)
     unmet.update(divided[s] for s in sorted(divided) if s in returned)
-    return splits, {s: parts[s] for s in divided}, unmet - gathered, met
+    return _Attempt(splits, {s: parts[s] for s in divided}, unmet - gathered, met)
 
 
 def _is_whole_adapter(op: Operator, is_divided: bool, of_layer: Mapping[str, TensorSplit]) -> bool:
@@ -172,10 +182,10 @@ def padded_rows(rows: int, degree: int) -> int:
 
 
 def _rows(workload: Workload, op: Operator) -> int:
-    """Return the rows of an embedding's table, or :data:`MOST_ROWS` for other operators."""
+    """Return the rows of an embedding's table, or :data:`MAX_ROWS` for other operators."""
     weight = _weight_of(workload, op)
     if weight is None or _kind(op) != "embedding":
-        return MOST_ROWS
+        return MAX_ROWS
     return workload.tensors[weight].shape[0]
 
 
@@ -305,7 +315,10 @@ def split_features(workload: Workload, splits: Mapping[int, TensorSplit]) -> dic
         split = splits.get(op.id)
         if split is None or split.forward == "all_gather" or split.vocabulary is not None or _kind(op) not in PRODUCTS:
             continue
-        tensors = [t for i in (*op.inputs, *op.outputs) if (t := workload.tensors[i]).size_bytes]
+        tensors = []
+        for i in (*op.inputs, *op.outputs):
+            if (t := workload.tensors[i]).size_bytes:
+                tensors.append(t)
         for tensor, dim in zip(tensors, split_dims(op, tensors, split.mode, None, ()), strict=True):
             if tensor.role == "weight" and len(tensor.shape) > 1 and dim is not None:
                 features[op.id] = tensor.shape[dim]
@@ -336,7 +349,10 @@ def tensor_layout(workload: Workload, plan: Plan) -> TensorLayout:
     attention = attention_of(workload)
     style, rule = _style(attention, plan)
     check_heads(attention, plan.tp, style == "megatron")
-    kinds = {kind for kind in SPLIT_KINDS if (plan.expert_tp if kind == "experts" else plan.tp) > 1}
+    kinds = set()
+    for kind in SPLIT_KINDS:
+        if (plan.expert_tp if kind == "experts" else plan.tp) > 1:
+            kinds.add(kind)
     splits, divided = _split(workload, style, plan.tp, frozenset(kinds))
     if not splits:
         raise PlanError("tensor parallelism finds no linear, convolution or embedding with a weight to split")

@@ -8,11 +8,12 @@ from fractions import Fraction
 from itertools import groupby
 
 from trine.graph.program import Label, Peer, Phase, RankProgram, Recv, Send
-from trine.graph.workload import FORWARD, OPTIMIZER, Operator
 from trine.parallel.chunks import ChunkPass, MicroBatch, OperatorRun, Place
 from trine.parallel.context import ContextAttention
 from trine.parallel.data import Bucket, BucketReductions
+from trine.parallel.expert_exchange import ExpertExchange
 from trine.parallel.extension import Extension, StageProgram
+from trine.parallel.fixed_costs import FixedCosts, has_fixed_costs
 from trine.parallel.inputs import InputCopies
 from trine.parallel.job import JobContext
 from trine.parallel.offload import ActivationOffload, GradientsToHost, HostOptimizer
@@ -22,154 +23,8 @@ from trine.parallel.sequence import SequenceCollectives, SequenceGradients
 from trine.parallel.sharded import ParameterGathers, ParameterUpdates
 from trine.parallel.stages import BOTH, INPUT_PART, WEIGHT_PART, Crossing
 from trine.parallel.tensor import HeadGathers, TensorCollectives
-from trine.parallel.token_dispatch import sent_share
 from trine.parallel.token_partition import WHOLE
 from trine.parallel.userbuffers import UserbufferCollectives
-
-# Expert parallelism: tokens go to the ranks of their experts and come back, forward and backward.
-#
-# Lepikhin et al., GShard, 2020; Rajbhandari et al., DeepSpeed-MoE, 2022. Each rank sends top_k copies of its tokens.
-# An all-to-all carries the smallest share of any rank; if shares differ, messages beside it carry each rank's
-# remainder. So a little imbalance costs little. Both share links, so it may end a little before an even exchange
-# would.
-
-DISPATCH, COMBINE = "dispatch", "combine"
-
-
-class ExpertExchange(Extension):
-    """Messages among the ranks of the experts: after dispatch and before combine, reversed in the backward pass."""
-
-    def __init__(self, program: StageProgram) -> None:
-        super().__init__(program)
-        self._even = self.context.with_load(WHOLE)
-        self._load = self.context.expert_load
-        self._axis = self.context.plan.groups.experts
-
-    def forgets(self) -> bool:
-        return True
-
-    def before(self, op: Operator, place: Place) -> None:
-        role = op.attributes.get("moe")
-        if role is None or place.phase == Phase.OPTIMIZER or place.part == WEIGHT_PART:
-            return
-        if role == (COMBINE if op.phase == FORWARD else DISPATCH):
-            batch = self.context.micro_batches[place.microbatch]
-            self._exchange(op, op.inputs[0], False, batch, place, self.writer.last_compute_and_waits())
-
-    def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
-        role = op.attributes.get("moe")
-        if role is None or place.phase == Phase.OPTIMIZER or place.part == WEIGHT_PART:
-            return
-        if role == (DISPATCH if op.phase == FORWARD else COMBINE):
-            self._exchange(op, op.outputs[0], True, batch, place, (done,))
-
-    def _exchange(
-        self, op: Operator, tensor: int, to_experts: bool, batch: int, place: Place, after: tuple[int, ...]
-    ) -> None:
-        """Send the token copies (``to_experts``: to their experts, else back); the next operator waits for them."""
-        size = self._even.rank_bytes(tensor, batch)
-        top_k = op.attributes.get("top_k")
-        plan, span = self.context.plan, self.context.expert_span
-        size = _part(size, sent_share(str(plan.dispatch), top_k if isinstance(top_k, int) else 1, span))
-        label = self.label(op, place)
-        key = ("ep", op.id, *place.key)
-        even_bytes = _part(size, min(self._load.shares) * len(self._load.shares))
-        self.writer.wait(self.writer.collective("all_to_all", self._axis, key, even_bytes, after, label))
-        if not self._load.is_even:
-            self._messages(size, to_experts, key, after, label)
-
-    def _messages(
-        self, size: int, to_experts: bool, key: tuple[int | str, ...], after: tuple[int, ...], label: Label
-    ) -> None:
-        """Exchange the bytes to each rank (``to_experts``; else from it) in excess of the smallest share."""
-        position, smallest = self.program.expert_position, _part(size, min(self._load.shares))
-        excess = [_part(size, share) - smallest for share in self._load.shares]
-        peers = [p for p in range(self.context.plan.ep) if p != position]
-        for peer in peers:
-            if num_bytes := excess[peer if to_experts else position]:
-                self.writer.add(Send(Peer(self._axis, peer), num_bytes, (*key, position, peer), after, label))
-        for peer in peers:
-            if excess[position if to_experts else peer]:
-                self.writer.wait(self.writer.add(Recv(Peer(self._axis, peer), (*key, peer, position), after, label)))
-
-
-def _part(size: int, share: Fraction) -> int:
-    return -(-size * share.numerator // share.denominator)
-
-
-# Work of a profile's software besides the model's operators: per micro-batch, and around the optimizer step.
-#
-# The operators are in the workload (phase ``optimizer``, attribute ``cost``). This module decides when they run, and
-# adds their reductions of single numbers (the gradient norm, the logged loss). The next operator waits for these.
-
-_MICRO_BATCH = "micro-batch"
-#: Bytes of a reduced number.
-_NUMBER_BYTES = 4
-
-
-def is_each_microbatch(op: Operator) -> bool:
-    """Return whether an operator of the optimizer phase runs after each backward pass instead of once per step."""
-    return op.phase == OPTIMIZER and op.attributes.get("when") == _MICRO_BATCH
-
-
-def has_fixed_costs(context: JobContext) -> bool:
-    """Return whether the workload has fixed costs."""
-    return any("cost" in op.attributes for op in context.workload.operators if op.phase == OPTIMIZER)
-
-
-class FixedCosts(Extension):
-    """The fixed costs of each micro-batch, and the reductions that follow fixed costs."""
-
-    def __init__(self, program: StageProgram) -> None:
-        super().__init__(program)
-        self._microbatch_costs = [op for op in self.context.workload.operators if is_each_microbatch(op)]
-
-    def forgets(self) -> bool:
-        return True
-
-    def end_pass(self, place: Place) -> None:
-        """Run the micro-batch costs after the pass that adds to weight gradients."""
-        if place.phase != Phase.BACKWARD or place.part == INPUT_PART:
-            return
-        whole = part = self.context.optimizer_share(self.program.stage)
-        if self.context.plan.splits_gradients:
-            for extension in self.program.extensions:
-                part = extension.optimizer_share(part)
-        cost_place = Place(Phase.OPTIMIZER, place.microbatch, place.step)
-        for op in self._microbatch_costs:
-            share = whole if op.attributes.get("whole") is True else part
-            if part:
-                self.program.run(OperatorRun(op), cost_place, share)
-            elif not whole:
-                self.after(op, -1, 0, cost_place)
-
-    def optimizer_elsewhere(self, place: Place) -> None:
-        """Join the reductions of the other ranks; a rank without weights takes part in them too."""
-        for op in self.program.optimizer:
-            if not is_each_microbatch(op):
-                self.after(op, -1, 0, place)
-
-    def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
-        number = op.attributes.get("all_reduces", 0)
-        if op.phase != OPTIMIZER or not isinstance(number, int | float) or not number:
-            return
-        label = self.label(op, place)
-        for i in range(round(number)):
-            for axis in self._axes(str(op.attributes.get("axis", "world"))):
-                key = ("cost", str(op.attributes.get("cost")), axis, i, place.microbatch, place.step)
-                after = self.writer.last_compute_and_waits()
-                self.writer.wait(self.writer.collective("all_reduce", axis, key, _NUMBER_BYTES, after, label))
-
-    def _axes(self, name: str) -> list[str]:
-        """Return the grid axes for ``name`` in order of use, without axes of size 1.
-
-        A group of several axes is reduced axis by axis, as a tree over domains of fast links does.
-        """
-        plan = self.context.plan
-        sizes, replica = dict(plan.axes), (*plan.groups.tensor.split("+"), "pp")
-        named_axes = {"world": list(sizes), "model": [axis for axis in sizes if axis in replica]}
-        return [axis for axis in named_axes.get(name, name.split("+")) if sizes.get(axis, 1) > 1]
-
 
 #: Gradient reductions by ``Plan.sharding``.
 REDUCTIONS: dict[str, type[BucketReductions]] = {
@@ -220,7 +75,10 @@ class StageBuilder(StageProgram):
             self.writer.thread.end_passes(synchronisations)
             self._optimizer_step(step)
         local, keeps = self.context.local_bytes, self.context.memory_style.buckets != "never"
-        bucket_bytes = sum(local[weight] for bucket in self.buckets for weight in bucket.weights) if keeps else 0
+        if keeps:
+            bucket_bytes = sum(local[weight] for bucket in self.buckets for weight in bucket.weights)
+        else:
+            bucket_bytes = 0
         resident = self.memory.resident(
             self.weights, self.optimizer, bucket_bytes, [ext.resident for ext in self.extensions]
         )
@@ -317,14 +175,25 @@ class StageBuilder(StageProgram):
         return Label(phase=place.phase, stage=self.stage, microbatch=place.microbatch, step=place.step)
 
     def _joined(self, actions: tuple[PipelineAction, ...], step: int) -> None:
-        """Write two overlapped passes: their operators alternate so that both progress evenly.
+        """Write two overlapped passes; their messages are sent after both have ended (as in DeepSeek's DualPipe).
 
-        Their messages are sent after both have ended (as in DeepSeek's DualPipe).
+        With expert parallelism, each computes while the other one exchanges tokens, the backward pass first. Without,
+        their operators alternate so that both progress evenly.
         """
         self._outbox = []
         self.writer.fork()
-        totals = [self._length(action) for action in actions]
         walks = [self._entered(action, self._place(action, step)) for action in actions]
+        if self.context.plan.ep > 1:
+            self._alternate_at_exchanges(walks, first=0 if actions[0].kind == BACKWARD_PASS else 1)
+        else:
+            self._alternate_evenly(walks, [self._length(action) for action in actions])
+        self.writer.join()
+        for send in self._outbox:
+            send()
+        self._outbox = None
+
+    def _alternate_evenly(self, walks: list[Iterator[int]], totals: list[int]) -> None:
+        """Write the operators of two passes in turns. totals: compute time of each pass, ps."""
         done, open_lanes = [0, 0], [0, 1]
         while open_lanes:
             lane = min(open_lanes, key=lambda i: (done[i] * totals[1 - i], i))
@@ -334,10 +203,20 @@ class StageBuilder(StageProgram):
                 open_lanes.remove(lane)
             else:
                 done[lane] += time_ps
-        self.writer.join()
-        for send in self._outbox:
-            send()
-        self._outbox = None
+
+    def _alternate_at_exchanges(self, walks: list[Iterator[int]], first: int) -> None:
+        """Write the operators of two passes; the lane changes behind each exchange of tokens with experts."""
+        open_lanes = [first, 1 - first]
+        while open_lanes:
+            lane = open_lanes[0]
+            self.writer.lane = lane
+            self.exchanges_tokens = False
+            has_ended = False
+            while not (has_ended or self.exchanges_tokens):
+                has_ended = next(walks[lane], None) is None
+            del open_lanes[0]
+            if not has_ended:
+                open_lanes.append(lane)
 
     def _length(self, action: PipelineAction) -> int:
         """Return the compute time of a pass (ps)."""
@@ -363,10 +242,11 @@ class StageBuilder(StageProgram):
         for position, run in enumerate(chunk_pass.runs):
             for crossing in chunk_pass.arriving.get(position, ()):
                 self._receive(crossing, place)
-            if run.rerun:
-                yield self.run(run, rerun)
-            else:
-                yield self.run(run, complete if ends.covers(run, self.context.stages) else place)
+            of_run = rerun if run.rerun else complete if ends.covers(run, self.context.stages) else place
+            self._prepare(run, of_run)
+            if self.exchanges_tokens:
+                yield 0
+            yield self._write_run(run, of_run, WHOLE)
             for crossing in chunk_pass.leaving.get(position, ()):
                 self._send(crossing, place)
         if not chunk_pass.runs:
@@ -399,9 +279,16 @@ class StageBuilder(StageProgram):
 
     def run(self, run: OperatorRun, place: Place, share: Fraction = WHOLE) -> int:
         """Write one run of an operator; return its time on the slowest GPU model (ps)."""
-        context, op = self.context, run.op
+        self._prepare(run, place)
+        return self._write_run(run, place, share)
+
+    def _prepare(self, run: OperatorRun, place: Place) -> None:
+        """Write what comes before a run of an operator."""
         for before in self._before:
-            before(op, place)
+            before(run.op, place)
+
+    def _write_run(self, run: OperatorRun, place: Place, share: Fraction) -> int:
+        context, op = self.context, run.op
         label = context.label(op, self.stage, place.microbatch, place.step, place.rerun)
         batch = context.micro_batches[max(place.microbatch, 0)]
         duration_ps = context.duration(op, batch, share, part=run.part, microbatch=place.microbatch)

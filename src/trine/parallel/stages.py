@@ -229,11 +229,11 @@ def _wants_input(
 ) -> dict[int, bool]:
     """Map each forward operator id to whether one of its input activations needs a gradient."""
     tensors = workload.tensors
-    return {
-        op.id: any(needs_gradient(workload, tensors[t], op, backward) for t in op.inputs)
-        for op in forward
-        if op.id in backward
-    }
+    needed = {}
+    for op in forward:
+        if op.id in backward:
+            needed[op.id] = any(needs_gradient(workload, tensors[t], op, backward) for t in op.inputs)
+    return needed
 
 
 def _crossings(
@@ -301,15 +301,17 @@ def _crossing(
     source, target, producer, tensor_id = key
     linked = [op.id for reader in readers for op in backward.get(reader.id, ())]
     gradients = backward.get(producer, ())
+    has_gradient = any(needs_gradient(workload, workload.tensors[tensor_id], op, backward) for op in readers)
+    before = gradients[0].id if gradients else -1
     return Crossing(
         source=source,
         target=target,
         tensor=tensor_id,
         producer=producer,
         consumer=readers[0].id,
-        has_gradient=any(needs_gradient(workload, workload.tensors[tensor_id], op, backward) for op in readers),
+        has_gradient=has_gradient,
         gradient_after=max(linked, key=order.__getitem__, default=-1),
-        gradient_before=gradients[0].id if gradients else -1,
+        gradient_before=before,
     )
 
 

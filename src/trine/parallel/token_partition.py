@@ -8,7 +8,7 @@ from fractions import Fraction
 from trine.compute import Split, kind_of
 from trine.compute.kinds import family_of
 from trine.compute.resize import sequence_dim, sequence_length
-from trine.errors import PlanError
+from trine.errors import PlanError, nearest_numbers
 from trine.graph.workload import FORWARD, OPTIMIZER, Operator, Tensor, Workload
 from trine.parallel.heads import multiplies_activations
 from trine.parallel.plan import BALANCED, Plan, exponent
@@ -166,7 +166,7 @@ def _check_experts(workload: Workload, plan: Plan) -> None:
             raise PlanError(f"operator {op.id} ({op.name}) has no number of experts")
         if count % plan.ep:
             valid = [n for n in range(1, count + 1) if count % n == 0]
-            near = [*[n for n in valid if n < plan.ep][-1:], *[n for n in valid if n > plan.ep][:1]]
+            near = nearest_numbers(valid, plan.ep)
             raise PlanError(
                 f"{count} experts do not divide over ep = {plan.ep} ranks: the nearest that can be is "
                 f"{' or '.join(map(str, near))}"

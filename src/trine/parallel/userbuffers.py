@@ -80,10 +80,9 @@ class UserbufferCollectives(SequenceCollectives):
             op, context.work.piece_ps(op, batch, pieces, part, STREAMS), userbuffer_channels(RING)
         )
         exchange_ps = times.collective_ps("shift", -(-size // pieces))
-        ends = [
-            gathered_end_ps(piece_ps, [0, *(late + i * exchange_ps for i in range(1, pieces))])
-            for late in self._lateness_ps()
-        ]
+        ends = []
+        for late in self._lateness_ps():
+            ends.append(gathered_end_ps(piece_ps, [0, *(late + i * exchange_ps for i in range(1, pieces))]))
         return self._saves(op, ends, whole_ps, times.collective_ps(GATHER, size), gathers=True)
 
     def write(self, run: OperatorRun, duration_ps: int, label: Label, batch: int, place: Place) -> int | None:

@@ -36,7 +36,12 @@ def to_row(thing: Any, keys: str = "") -> Row:
         if value is None or (absent is not None and value == absent):
             row[key] = None
         else:
-            row[key] = value / divisor if divisor else list(value) if type(value) is tuple else value
+            if divisor:
+                row[key] = value / divisor
+            elif type(value) is tuple:
+                row[key] = list(value)
+            else:
+                row[key] = value
     return row
 
 
@@ -48,7 +53,10 @@ def to_rows(things: Iterable[Any], keys: str = "") -> list[Row]:
 @cache
 def _columns(kind: type[Any], keys: str) -> tuple[tuple[str, str, int, object], ...]:
     """Return each column of a class: key, attribute, divisor (0: same unit), and a value that means None."""
-    declared = {each.name: each.metadata for each in fields(kind)} if is_dataclass(kind) else {}
+    if is_dataclass(kind):
+        declared = {each.name: each.metadata for each in fields(kind)}
+    else:
+        declared = {}
     renamed = {str(data["key"]): name for name, data in declared.items() if data.get("key")}
     chosen_keys = keys.split() or [str(data.get("key") or _in_seconds(name)) for name, data in declared.items()]
     columns = []

@@ -37,7 +37,11 @@ def details(result: TaskRun) -> str:
         _energy(result),
         _notes(result),
     )
-    return "\n".join("\n".join(line.rstrip() for line in block) for block in blocks if block)
+    blocks_text = []
+    for block in blocks:
+        if block:
+            blocks_text.append("\n".join(line.rstrip() for line in block))
+    return "\n".join(blocks_text)
 
 
 def _head(result: TaskRun) -> list[str]:
@@ -131,7 +135,8 @@ def _collectives(result: TaskRun) -> list[str]:
 
 def _links(result: TaskRun) -> list[str]:
     """Return the hottest link of each tier, and how many links of the tier carry something."""
-    used_links = sorted((use for use in result.links if use.size_bytes), key=lambda use: (-use.utilisation, use.link))
+    busy_links = [use for use in result.links if use.size_bytes]
+    used_links = sorted(busy_links, key=lambda use: (-use.utilisation, use.link))
     tiers: dict[str, list[LinkUse]] = {}
     for use in used_links:
         tiers.setdefault(use.tier or use.name, []).append(use)
@@ -145,7 +150,9 @@ def _links(result: TaskRun) -> list[str]:
 def _tier(uses: Sequence[LinkUse]) -> str:
     """``leaf-spine, 256 links``: those that carry something; "" where tiers are not known."""
     count = sum(use.count for use in uses)
-    return f"{uses[0].tier}, {count} link{'s' if count > 1 else ''}" if uses[0].tier else ""
+    if uses[0].tier:
+        return f"{uses[0].tier}, {count} link{'s' if count > 1 else ''}"
+    return ""
 
 
 def _memory(result: TaskRun) -> list[str]:
@@ -232,7 +239,9 @@ def _percent(part: int, total: int) -> str:
 
 
 def _fact(value: object) -> str:
-    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
 
 
 def _short(name: str) -> str:

@@ -22,6 +22,14 @@ _ENERGY_COLUMNS = "step_j mean_w peak_rank_w by_state_j states_w ranks ranks_cou
 
 def document(result: TaskRun) -> Row:
     """Return the whole result as plain data; times in seconds, sizes in bytes."""
+    ends = [seconds(end) for end in result.step_ends_ps.tolist()]
+    repeats = {} if result.repeats is None else {"repeats": repeats_row(result.repeats)}
+    repeated_steps = (
+        {} if result.repeated_steps is None else {"repeated_steps": repeated_steps_row(result.repeated_steps)}
+    )
+    host_memory = None if result.host_memory is None else to_row(result.host_memory, _HOST_COLUMNS)
+    energy = None if result.energy is None else to_row(result.energy, _ENERGY_COLUMNS)
+    critical_path = {f"{_key(name)}_s": seconds(ps) for name, ps in result.critical_path_times.items()}
     return {
         **_step_numbers(result),
         "terms": _terms(result),
@@ -32,24 +40,27 @@ def document(result: TaskRun) -> Row:
         "simulator": {**to_row(result.simulator), **to_row(result.records, "engine network")},
         "plan": dict(result.plan),
         "inputs": dict(result.inputs),
-        "step_ends_s": [seconds(end) for end in result.step_ends_ps.tolist()],
+        "step_ends_s": ends,
         "folding": folding_row(result),
-        **({} if result.repeats is None else {"repeats": repeats_row(result.repeats)}),
-        **({} if result.repeated_steps is None else {"repeated_steps": repeated_steps_row(result.repeated_steps)}),
+        **repeats,
+        **repeated_steps,
         "ranks": rank_rows(result),
         **_shares(result),
         "links": to_rows(result.links, _LINK_COLUMNS),
         "memory": memory_rows(result),
-        "host_memory": None if result.host_memory is None else to_row(result.host_memory, _HOST_COLUMNS),
-        "energy": None if result.energy is None else to_row(result.energy, _ENERGY_COLUMNS),
-        "critical_path": {f"{_key(name)}_s": seconds(ps) for name, ps in result.critical_path_times.items()},
+        "host_memory": host_memory,
+        "energy": energy,
+        "critical_path": critical_path,
     }
 
 
 def _terms(result: TaskRun) -> Row:
     """Return the parts of the slowest rank's step by group, in seconds."""
     parts = result.terms._asdict()
-    return {f"{group}_s": {name: seconds(ps) for name, ps in by_name.items()} for group, by_name in parts.items()}
+    times: Row = {}
+    for group, by_name in parts.items():
+        times[f"{group}_s"] = {name: seconds(ps) for name, ps in by_name.items()}
+    return times
 
 
 def _step_numbers(result: TaskRun) -> Row:
@@ -96,24 +107,28 @@ def rank_rows(result: TaskRun) -> list[Row]:
     times = result.rank_times
     parts = ("compute", "communication", "exposed", "bubble", "idle", "input_copy", "offload")
     columns = [getattr(times, part).tolist() for part in parts]
-    keys = [f"{'exposed_communication' if part == 'exposed' else part}_s" for part in parts]
+    keys = []
+    for part in parts:
+        keys.append(f"{'exposed_communication' if part == 'exposed' else part}_s")
     waits = [f"wait_{_key(reason)}_s" for reason in RANK_REASONS]
-    return [
-        {"rank": rank, "name": name}
-        | ({"gpu": result.gpu_models[row]} if result.gpu_models else {})
-        | _class_row(result, rank)
-        | dict(zip(keys, map(seconds, part_ps), strict=True))
-        | dict(zip(waits, map(seconds, wait_ps), strict=True))
-        for row, (rank, name, part_ps, wait_ps) in enumerate(
-            zip(
-                result.shown_ranks,
-                result.graph.rank_names,
-                zip(*columns, strict=True),
-                times.waits.tolist(),
-                strict=True,
-            )
+    rows = []
+    for row, (rank, name, part_ps, wait_ps) in enumerate(
+        zip(
+            result.shown_ranks,
+            result.graph.rank_names,
+            zip(*columns, strict=True),
+            times.waits.tolist(),
+            strict=True,
         )
-    ]
+    ):
+        rows.append(
+            {"rank": rank, "name": name}
+            | ({"gpu": result.gpu_models[row]} if result.gpu_models else {})
+            | _class_row(result, rank)
+            | dict(zip(keys, map(seconds, part_ps), strict=True))
+            | dict(zip(waits, map(seconds, wait_ps), strict=True))
+        )
+    return rows
 
 
 #: Keys of :func:`folding_row` for the bounds of an estimate.
@@ -126,25 +141,29 @@ def folding_row(result: TaskRun) -> Row | None:
     if scope is None:
         return None
     ends_ps = scope.estimate_ps
+    classes = max(stage.num_classes for stage in scope.stages)
+    estimate = {} if ends_ps is None else dict(zip(ESTIMATE_KEYS, map(seconds, ends_ps), strict=True))
     return {
         "ranks": scope.num_ranks,
         "ranks_shown": len(scope.ranks),
-        "classes": max(stage.num_classes for stage in scope.stages),
+        "classes": classes,
         "stages": to_rows(scope.stages, "begins_s ranks classes link_classes tasks events"),
         "notes": list(scope.notes),
-        **({} if ends_ps is None else dict(zip(ESTIMATE_KEYS, map(seconds, ends_ps), strict=True))),
+        **estimate,
     }
 
 
 def repeats_row(repeats: Repeats) -> Row:
     """Return the repetition that a run of few micro-batches stands for."""
+    periods = [seconds(window.end_ps - window.start_ps) for window in repeats.windows]
+    bound = {"bound_s": seconds(repeats.bound_ps)} if repeats.bound_ps else {}
     return {
         "micro_batches": repeats.micro_batches,
         "micro_batches_simulated": repeats.simulated,
         "micro_batches_per_period": repeats.period,
         "periods_skipped": repeats.count,
-        "period_s": [seconds(window.end_ps - window.start_ps) for window in repeats.windows],
-        **({"bound_s": seconds(repeats.bound_ps)} if repeats.bound_ps else {}),
+        "period_s": periods,
+        **bound,
     }
 
 
@@ -170,10 +189,12 @@ def _shares(result: TaskRun) -> dict[str, Table]:
     shares = (
         ("layer", result.layers), ("operator", result.operators), ("phase", result.phases), ("stage", result.stages),
     )  # fmt: skip
-    return {
-        f"{label}s": [{label: each.name, **to_row(each, "compute_s communication_s")} for each in shares_by_name]
-        for label, shares_by_name in shares
-    }
+    rows_by_label: dict[str, Table] = {}
+    for label, shares_by_name in shares:
+        rows_by_label[f"{label}s"] = [
+            {label: each.name, **to_row(each, "compute_s communication_s")} for each in shares_by_name
+        ]
+    return rows_by_label
 
 
 def memory_rows(result: TaskRun) -> list[Row]:
@@ -198,7 +219,10 @@ def _with_categories(row: Row) -> Row:
     """Return a memory row with one column per category instead of the nested ones."""
     columns: Row = {}
     for key, value in row.items():
-        columns |= {f"{name}_bytes": size for name, size in value.items()} if isinstance(value, dict) else {key: value}
+        if isinstance(value, dict):
+            columns |= {f"{name}_bytes": size for name, size in value.items()}
+        else:
+            columns |= {key: value}
     return columns
 
 

@@ -81,12 +81,17 @@ def energy(
     by_state = {state: float((row * weight).sum()) for state, row in zip(STATES, rows, strict=True)}
     joules, step_s = sum(by_state.values()), window_ps / PS_PER_S
     is_one_kind = bool((power == power[0]).all())
+    mean_w = joules / step_s if step_s else 0.0
+    peak_rank_w = float(np.sum(rows, axis=0).max()) / step_s if step_s else 0.0
+    if is_one_kind:
+        states_w = dict(zip(STATES, (part * float(power[0]) for part in parts), strict=True))
+    else:
+        states_w = {}
+    evidence = shares.evidence if state_w is None else "modelled"
     return Energy(
-        joules=joules, by_state=by_state, mean_w=joules / step_s if step_s else 0.0,
-        peak_rank_w=float(np.sum(rows, axis=0).max()) / step_s if step_s else 0.0, num_ranks=num_ranks,
-        num_counted=num_counted,
-        states_w=dict(zip(STATES, (part * float(power[0]) for part in parts), strict=True)) if is_one_kind else {},
-        evidence=shares.evidence if state_w is None else "modelled", detail=_detail(num_counted, num_ranks, state_w),
+        joules=joules, by_state=by_state, mean_w=mean_w, peak_rank_w=peak_rank_w, num_ranks=num_ranks,
+        num_counted=num_counted, states_w=states_w, evidence=evidence,
+        detail=_detail(num_counted, num_ranks, state_w),
     )  # fmt: skip
 
 

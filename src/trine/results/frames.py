@@ -95,11 +95,14 @@ def flat(row: Row, prefix: str = "") -> Row:
 def _write_csv(table: Table, file: BinaryIO) -> None:
     if isinstance(table, RecordTable):
         names, texts = table.columns, table.categories
-        columns = [table.text(name) if name in texts else table.columns[name].tolist() for name in names]
+        columns = []
+        for name in names:
+            columns.append(table.text(name) if name in texts else table.columns[name].tolist())
         write_csv(file, names, zip(*columns, strict=True))
     else:
         rows = [flat(row) for row in table]
-        write_csv(file, rows[0] if rows else (), (row.values() for row in rows))
+        header = rows[0] if rows else ()
+        write_csv(file, header, (row.values() for row in rows))
 
 
 def _arrow_column(table: RecordTable, name: str, pa: Any) -> Any:

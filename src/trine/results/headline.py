@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
+from trine.cluster.measured_gpu import is_gpu_file
 from trine.common.inputs import PRESETS
 from trine.common.shown import OneLine
 from trine.common.units import PS_PER_S
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
     from trine.results.traffic import CollectiveUse
 
 BANDS = PRESETS / "measured" / "training" / "bands.yaml"
+#: The bands of kinds of steps that have rows of their own: experts, adapters, precisions below 16 bits.
+KINDS = PRESETS / "measured" / "training" / "kinds.yaml"
 #: Minimum votes (groups of rows) of a level; with fewer, the next wider level applies.
-LEAST_VOTES = 8
+MIN_VOTES = 8
 #: Minimum votes of a level of one scale: the ends of fewer are their extremes, which hold all of them.
-LEAST_VOTES_OF_SCALE = 15
+MIN_VOTES_OF_SCALE = 15
 #: Name of the level with every published step.
 ALL_STEPS = "all that there are"
 #: Name of the level of convolutional networks.
@@ -86,7 +89,7 @@ class StepBand(OneLine):
     """80 % prediction interval of a step's time, as factors, and the published steps it comes from.
 
     fit_error: error of a fitted profile, if it sets the width of the band. reason: replaces the usual description.
-    widened_for: scale of the job if the steps are of other scales.
+    widened_for: scale of the job if the steps are of other scales. gpu_file: the user's file of measured kernels.
     """
 
     low: float
@@ -96,6 +99,7 @@ class StepBand(OneLine):
     fit_error: float | None = None
     reason: str = ""
     widened_for: str = ""
+    gpu_file: str = ""
 
     def ends_ps(self, result: TimedStep) -> tuple[int, int]:
         """Return the shortest and longest likely time of the step."""
@@ -111,6 +115,8 @@ class StepBand(OneLine):
         text = f"80 % of {self.num_rows} published steps ({self.level}) fall this close to their held-out prediction"
         if self.widened_for:
             text += f"; too few are on {self.widened_for} of such a fabric: widened as layouts on several nodes scatter"
+        if self.gpu_file:
+            text += f"; kernel times of this step come from {self.gpu_file}"
         return text
 
     def at_least(self, error: float) -> StepBand:
@@ -213,7 +219,7 @@ def nearest_in(
     is_shared: bool = False,
 ) -> StepBand | None:
     """Return :func:`nearest_band` of the parsed contents of a bands file."""
-    generation = bands["generations"].get(gpu)
+    gpu, generation = _level_of(gpu, bands["generations"])
     levels: Sequence[Mapping[str, Any]] = (
         {"gpu": gpu, "software": software, "scale": scale_of(nodes)},
         {"gpu": gpu, "software": software},
@@ -224,17 +230,52 @@ def nearest_in(
     entries = bands["fitted_levels" if is_fitted else "levels"]
     for level in levels:
         entry = next((entry for entry in entries if entry["of"] == level), None)
-        if entry is not None and entry["votes"] >= (LEAST_VOTES_OF_SCALE if "scale" in level else LEAST_VOTES):
+        if entry is not None and entry["votes"] >= (MIN_VOTES_OF_SCALE if "scale" in level else MIN_VOTES):
             words = ", ".join(str(value) for value in level.values()) or ALL_STEPS
             votes = entry["shared_scales"] if is_shared and nodes > 1 else entry["scales"]
             return _band_for(scale_of(nodes), entry, words, bands["scales"], votes)
     return None
 
 
+def _level_of(gpu: str | None, generations: Mapping[str, str]) -> tuple[str | None, str | None]:
+    """Return the GPU and the generation whose steps apply to ``gpu``; a GPU file has those of its model."""
+    if gpu is None or not is_gpu_file(gpu):
+        return gpu, generations.get(gpu or "")
+    from trine.compute.origin import model_name
+    from trine.compute.tables.machine import GENERATIONS, generation_of
+
+    alike = GENERATIONS.get(generation_of(gpu), ())
+    return model_name(gpu), next((generations[name] for name in alike if name in generations), None)
+
+
 def cnn_band(nodes: int) -> StepBand | None:
     """Return the band of convolutional networks from their own published steps, all of them on one GPU."""
     entry, scales = _bands().get("cnn"), _bands().get("scales", {})
     return None if entry is None else _band_for(scale_of(nodes), entry, CNN_STEPS, scales, entry["scales"])
+
+
+def kind_band(kind: str) -> StepBand | None:
+    """Return the band of a kind of steps with published rows of its own, or None.
+
+    kind: ``experts`` (in any precision), ``adapters``, or the precision of most products of a dense model.
+    """
+    entry = _kinds().get(kind)
+    if entry is None:
+        return None
+    low, high = min(entry["low"], 1 - RUN_TO_RUN), max(entry["high"], 1 + RUN_TO_RUN)
+    return StepBand(low=low, high=high, level=entry["words"], num_rows=entry["rows"])
+
+
+@cache
+def _kinds() -> Mapping[str, Any]:
+    from trine.common.spec import load_mapping
+
+    if not KINDS.is_file():
+        return {}
+    document = load_mapping(KINDS)
+    assert isinstance(document, dict)
+    kinds: dict[str, Any] = document["kinds"]
+    return kinds
 
 
 def _band_for(
@@ -285,11 +326,15 @@ def numbers(result: TimedStep) -> Row:
     """Return all headline numbers by JSON key; None for a number with unknown inputs."""
     ends, work = ends_ps(result), result.work
     shortest_ps, longest_ps = ends or (0, 0)
+    shortest = None if ends is None else seconds(shortest_ps)
+    longest = None if ends is None else seconds(longest_ps)
+    band = None if result.band is None else result.band.words
+    mfu_definition = None if work is None else work.mfu_definition
     values: Row = {
-        "step_time_low_s": None if ends is None else seconds(shortest_ps),
-        "step_time_high_s": None if ends is None else seconds(longest_ps),
-        "step_time_band": None if result.band is None else result.band.words,
-        "mfu_definition": None if work is None else work.mfu_definition,
+        "step_time_low_s": shortest,
+        "step_time_high_s": longest,
+        "step_time_band": band,
+        "mfu_definition": mfu_definition,
     }
     for value, low, high, amount, is_per_gpu, is_of_peak in RATES:
         for key, step_ps in ((value, result.step_time_ps), (low, longest_ps), (high, shortest_ps)):

@@ -50,20 +50,27 @@ def merge(group: Int64, start_ps: Int64, end_ps: Int64) -> Intervals:
     return Intervals(owner, table[begin], table[finish])
 
 
-def _codes(times: Int64, num_groups: int) -> tuple[Int64, int, Int64 | None]:
-    """Return numbers in the order of ``times`` that fit into 62 bits together with a group.
+class _Codes(NamedTuple):
+    """Times as numbers below ``bound``, in the order of the times.
 
-    Returns the numbers, their upper bound, and the table from number to time. The table is usually absent (None),
-    and the numbers are the times since the first one.
+    table: from number to time; usually None, and the numbers are the times since the first one.
     """
+
+    numbers: Int64
+    bound: int
+    table: Int64 | None
+
+
+def _codes(times: Int64, num_groups: int) -> _Codes:
+    """Return numbers in the order of ``times`` that fit into 62 bits together with a group."""
     origin = int(times.min())
     span = int(times.max()) - origin + 1
     if num_groups * span < _KEY_LIMIT:
         times -= origin
-        return times, span, None
+        return _Codes(times, span, None)
     table = np.sort(times)
     table = table[np.concatenate(([True], table[1:] != table[:-1]))]
-    return np.searchsorted(table, times), len(table), table
+    return _Codes(np.searchsorted(table, times), len(table), table)
 
 
 def lengths(intervals: Intervals, num_groups: int) -> Int64:

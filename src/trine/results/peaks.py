@@ -29,7 +29,9 @@ def peak_of_columns(
     from trine.results._replay import allocations, changes_of, replayed
 
     step, num_blocks = changes_of(size, block, times)
-    first = [size - late.size_bytes * (late.category == i) if late else size for i, size in enumerate(resident)]
+    first = []
+    for i, num_bytes in enumerate(resident):
+        first.append(num_bytes - late.size_bytes * (late.category == i) if late else num_bytes)
     parts = [allocations([size for size in first if size > 0], num_blocks), step]
     if late is not None and late.size_bytes and late.count:
         block_size, ends = -(-late.size_bytes // late.count), int(step.time.max())

@@ -167,7 +167,9 @@ def _rows(result: TaskRun, rank: int) -> list[tuple[str, dict[str, Intervals]]]:
     masks = {"input copy": input_copies(graph), "communication": communicating(graph)}
     spans = {c: _spans(transfer_activity(graph, result.records, window, m), rank) for c, m in masks.items()}
     rows.append((f"{name} transfers", spans))
-    nonempty = [(label, {colour: span for colour, span in spans.items() if len(span.group)}) for label, spans in rows]
+    nonempty = []
+    for label, by_colour in rows:
+        nonempty.append((label, {colour: span for colour, span in by_colour.items() if len(span.group)}))
     return [(label, spans) for label, spans in nonempty if spans]
 
 

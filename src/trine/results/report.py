@@ -159,9 +159,13 @@ class Report(ABC):
     def _repr_html_(self) -> str:
         name, main = next(((name, rows) for name, rows in self.tables().items() if rows), ("", []))
         evidence = (f"{item.what}: {item.kind}{f' ({item.detail})' if item.detail else ''}" for item in self.evidence)
+        if isinstance(main, list):
+            rows = [frames.flat(row) for row in main]
+        else:
+            rows = []
         return shown.page(
             self.headline,
-            shown.table(name, [frames.flat(row) for row in main] if isinstance(main, list) else []),
+            shown.table(name, rows),
             shown.folded("evidence", evidence),
             shown.folded("notes", self.notes),
         )
@@ -188,7 +192,10 @@ def seconds(ps: int) -> float:
 
 def evidence_rows(evidence: tuple[Evidence, ...]) -> list[Row]:
     """Return one row per statement, without unknown values."""
-    return [{key: value for key, value in asdict(item).items() if value not in ("", None)} for item in evidence]
+    rows = []
+    for item in evidence:
+        rows.append({key: value for key, value in asdict(item).items() if value not in ("", None)})
+    return rows
 
 
 def _output_name(field: str, name: str | None, outputs: Mapping[str, object], report: Report) -> str:

@@ -398,7 +398,9 @@ class TaskRun:
     def memory_peaks(self) -> tuple[memory_use.MemoryPeak, ...]:
         """The peak of each rank over the whole run; empty if the run has no memory events."""
         timeline = self.memory_timeline
-        return () if timeline is None else tuple(memory_use.memory_peak(timeline, r) for r in range(timeline.num_ranks))
+        if timeline is None:
+            return ()
+        return tuple(memory_use.memory_peak(timeline, r) for r in range(timeline.num_ranks))
 
     @property
     def memory_peak_bytes(self) -> int | None:

@@ -15,7 +15,7 @@ from trine.compute.spread import GPU_SPREAD
 SCALES = ((1, "1 node"), (3, "2-3 nodes"), (32, "4-32 nodes"), (1 << 40, "more nodes"))
 NAMES = tuple(name for _, name in SCALES)
 #: Minimum votes of a scale among the steps of a level; with fewer, the level is of another scale.
-LEAST_AT_SCALE = 3
+MIN_AT_SCALE = 3
 #: Half-width of the range around the mean speed that holds 80 % of GPUs of one model (normal distribution).
 RUN_TO_RUN = 1.2816 * GPU_SPREAD
 
@@ -33,9 +33,9 @@ def stand_in_factors(
     votes: of the level's steps by scale. widening: ``low`` and ``high`` by scale, relative to one node. The largest
     scale of the level is the reference. A stand-in is wider by at least the spread of GPUs of one model.
     """
-    if votes.get(scale, 0) >= LEAST_AT_SCALE:
+    if votes.get(scale, 0) >= MIN_AT_SCALE:
         return None
-    present = [name for name in NAMES if votes.get(name, 0) >= LEAST_AT_SCALE]
+    present = [name for name in NAMES if votes.get(name, 0) >= MIN_AT_SCALE]
     nothing = {"low": 1.0, "high": 1.0}
     here = widening.get(scale, nothing)
     reference = widening.get(present[-1], nothing) if present else nothing

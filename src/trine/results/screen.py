@@ -10,7 +10,7 @@ from trine.results.text import MAX_LINES, WIDE, columns, width, wrapped_at
 
 _GAP = 4
 #: Rows that a listing keeps on a narrow terminal if something less important can give way.
-_LEAST_ROWS = 3
+_MIN_ROWS = 3
 #: Closing lines to drop on a narrow terminal, the least important first.
 _OPTIONAL = ("range", "contention", "bottleneck")
 
@@ -48,12 +48,16 @@ class Screen:
         """Return the same screen with ``translate`` applied to every text."""
 
         def rows(cells: Iterable[tuple[str, ...]]) -> list[Any]:
-            return [tuple(translate(cell) for cell in row) for row in cells]
+            translated = []
+            for row in cells:
+                translated.append(tuple(translate(cell) for cell in row))
+            return translated
 
+        listings = [replace(each, title=translate(each.title), rows=rows(each.rows)) for each in self.listings]
+        warnings = [translate(each) for each in self.warnings]
         return replace(
-            self, question=translate(self.question), numbers=rows(self.numbers),
-            listings=[replace(each, title=translate(each.title), rows=rows(each.rows)) for each in self.listings],
-            warnings=[translate(each) for each in self.warnings], closing=rows(self.closing),
+            self, question=translate(self.question), numbers=rows(self.numbers), listings=listings, warnings=warnings,
+            closing=rows(self.closing),
         )  # fmt: skip
 
     def text(self, lines: int = MAX_LINES) -> str:
@@ -63,7 +67,10 @@ class Screen:
         second listing give way before a listing has less than three rows. ``--details`` has all of them.
         """
         screens = self._variants() if width() < WIDE else [self]
-        fitting = [each for each in (screen._laid_out(lines) for screen in screens) if len(each[0]) <= lines]
+        fitting = []
+        for each in (screen._laid_out(lines) for screen in screens):
+            if len(each[0]) <= lines:
+                fitting.append(each)
         fitting = fitting or [replace(screens[-1], listings=())._laid_out(lines)]
         best = next((text for text, has_rows in fitting if has_rows), fitting[-1][0])
         return "\n".join(line.rstrip() for line in best)
@@ -102,13 +109,15 @@ class Screen:
     def _listings(self, room: int) -> tuple[list[str], bool]:
         """Return the listings in at most ``room`` lines, side by side if they fit, and whether each has enough rows."""
         listings = [each for each in self.listings if each.rows]
-        min_rows = [min(_LEAST_ROWS, len(each.rows)) for each in listings]
+        min_rows = [min(_MIN_ROWS, len(each.rows)) for each in listings]
         while True:
             blocks = [each.lines() for each in listings]
             total_width = sum(max(map(len, block)) for block in blocks) + _GAP * (len(blocks) - 1) + 2
             if len(blocks) > 1 and total_width <= width():
                 blocks = [_side_by_side(blocks)]
-            lines = [line for block in blocks for line in ("", *(f"  {each}" for each in block))]
+            lines: list[str] = []
+            for block in blocks:
+                lines.extend(("", *(f"  {each}" for each in block)))
             if len(lines) <= room or max((len(each.rows) for each in listings), default=0) <= 1:
                 return lines, all(len(each.rows) >= rows for each, rows in zip(listings, min_rows, strict=True))
             longest = max(range(len(listings)), key=lambda index: (len(listings[index].rows), index))
@@ -117,12 +126,17 @@ class Screen:
 
 def _side_by_side(blocks: Sequence[Sequence[str]]) -> list[str]:
     height = max(map(len, blocks))
-    padded = [[line.ljust(max(map(len, block)) + _GAP) for line in block] for block in blocks]
+    padded = []
+    for block in blocks:
+        padded.append([line.ljust(max(map(len, block)) + _GAP) for line in block])
     empty = [" " * len(block[0]) for block in padded]
-    return [
-        "".join(block[row] if row < len(block) else blank for block, blank in zip(padded, empty, strict=True))
-        for row in range(height)
-    ]
+    lines = []
+    for row in range(height):
+        cells = []
+        for block, blank in zip(padded, empty, strict=True):
+            cells.append(block[row] if row < len(block) else blank)
+        lines.append("".join(cells))
+    return lines
 
 
 def _fitting(warnings: Sequence[list[str]], room: int, label: str) -> list[str]:

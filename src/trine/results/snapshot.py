@@ -69,11 +69,13 @@ def _segment(
 ) -> dict[str, Any]:
     blocks = [_block(piece, sizes) for piece in allocator.blocks_of(segment)]
     active = sum(block["size"] for block in blocks if block["state"] == "active_allocated")
+    requested = sum(block["requested_size"] for block in blocks)
+    segment_type = "small" if segment.is_small else "large"
     return {
         "device": 0, "address": segment.address, "total_size": segment.size, "allocated_size": active,
-        "active_size": active, "requested_size": sum(block["requested_size"] for block in blocks),
+        "active_size": active, "requested_size": requested,
         "stream": segment.stream,
-        "segment_type": "small" if segment.is_small else "large", "segment_pool_id": (0, 0), "is_expandable": False,
+        "segment_type": segment_type, "segment_pool_id": (0, 0), "is_expandable": False,
         "frames": [], "blocks": blocks,
     }  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from trine.common.evidence import GPU_FILE
 from trine.common.units import format_bandwidth, format_bytes, format_time
 from trine.results import headline
 from trine.results.screen import Listing, Screen
@@ -174,7 +175,9 @@ def _times(result: TaskRun) -> list[tuple[str, ...]]:
         (f"idle (mostly {longest})" if waits[longest] else "idle", idle),
     ]
     hidden = ("hidden communication", int(times.communication[row] - times.exposed[row]))
-    visible = [part for part in parts if part[1] or part[0] == "compute"] + ([hidden] if hidden[1] else [])
+    shown_parts = [part for part in parts if part[1] or part[0] == "compute"]
+    hidden_parts = [hidden] if hidden[1] else []
+    visible = shown_parts + hidden_parts
     return [(name, format_time(ps), percent(ps, step)) for name, ps in visible]
 
 
@@ -185,18 +188,17 @@ def _uses(result: TaskRun) -> Listing:
         rows = [(name, format_time(ps), percent(ps, result.step_time_ps)) for name, ps in _operators(result)]
         return Listing(title="largest operators", rows=rows[:MAX_OPERATORS])
     waits = any(use.waiting_ps for use in uses[:MAX_COLLECTIVES])
-    return Listing(
-        title="largest collectives of a rank",
-        rows=[
+    lines = []
+    for use in uses[:MAX_COLLECTIVES]:
+        lines.append(
             (
                 f"{use.kind} {_group(use)} {use.group_size}",
                 f"{use.count:,} x {format_bytes(use.size_bytes)}",
                 format_time(use.transfer_ps),
                 *([f"+ {format_time(use.waiting_ps)} wait for late ranks" if use.waiting_ps else ""] if waits else []),
             )
-            for use in uses[:MAX_COLLECTIVES]
-        ],
-    )
+        )
+    return Listing(title="largest collectives of a rank", rows=lines)
 
 
 def _group(use: CollectiveUse) -> str:
@@ -215,9 +217,11 @@ def basis(evidence: Sequence[Evidence], profile: str = "") -> str:
     """Return the basis of the times: evidence of operator times, software profile, and number of assumptions."""
     shares = [f"{100 * item.share:.0f} % {item.kind}" for item in evidence if item.share is not None]
     facts = [f"operator times {', '.join(shares)}"] if shares else []
+    facts += [f"kernels of {item.detail}" for item in evidence if item.what == GPU_FILE]
     facts += [f"software profile{profile.removeprefix(' with')}"] if profile else []
     assumed = sum(item.kind == "assumed" and item.share is None for item in evidence)
-    return "; ".join([*facts, *([f"{assumed} assumption{'s' if assumed > 1 else ''}"] if assumed else [])])
+    assumptions = [f"{assumed} assumption{'s' if assumed > 1 else ''}"] if assumed else []
+    return "; ".join([*facts, *assumptions])
 
 
 def _bottleneck(result: TaskRun) -> str:

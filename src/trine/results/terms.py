@@ -71,7 +71,10 @@ def _on(activity: Activity, row: int) -> Activity:
 def _phases(graph: TaskGraph) -> tuple[tuple[str, ...], Int64]:
     """Return the names of phases in order, and the index of each task's phase: int64[tasks]."""
     names = (*_PHASES, OTHER_PHASE)
-    index = np.array([names.index(name if name in names else OTHER_PHASE) for name in PHASE_NAMES] + [len(names) - 1])
+    phase_index = []
+    for name in PHASE_NAMES:
+        phase_index.append(names.index(name if name in names else OTHER_PHASE))
+    index = np.array([*phase_index, len(names) - 1])
     return names, index[graph.labels.phase]
 
 

@@ -73,10 +73,14 @@ def aligned(rows: Sequence[tuple[str, ...]], least: int, left: int = 1) -> list[
     """Return lines of a table: ``left`` columns to the left, the first at least ``least`` wide, the others right."""
     wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
     wide[0] = max(wide[0], least)
-    return [
-        "  ".join(c.ljust(w) if n < left else c.rjust(w) for n, (c, w) in enumerate(zip(r, wide, strict=True))).rstrip()
-        for r in rows
-    ]
+    lines = []
+    for r in rows:
+        lines.append(
+            "  ".join(
+                c.ljust(w) if n < left else c.rjust(w) for n, (c, w) in enumerate(zip(r, wide, strict=True))
+            ).rstrip()
+        )
+    return lines
 
 
 def columns(rows: Sequence[tuple[str, ...]], spare: Sequence[int] = (), margin: int = 0) -> list[str]:
@@ -88,7 +92,9 @@ def columns(rows: Sequence[tuple[str, ...]], spare: Sequence[int] = (), margin: 
     if not spare or max(map(len, lines), default=0) <= width() - margin:
         return lines
     first, *later = spare
-    narrower = [tuple(cell for column, cell in enumerate(row) if column != first) for row in rows]
+    narrower = []
+    for row in rows:
+        narrower.append(tuple(cell for column, cell in enumerate(row) if column != first))
     return columns(narrower, [column - (column > first) for column in later], margin)
 
 

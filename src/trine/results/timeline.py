@@ -92,7 +92,12 @@ def _transfer_tracks(table: RecordTable, end: str) -> Iterator[_Track]:
         mine = transfers[ranks == rank]
         lane = lanes(table.columns["start_ps"][mine].tolist(), table.columns["end_ps"][mine].tolist())
         for number in range(int(lane.max()) + 1):
-            label = ("send" if sends else "receive") if rank >= 0 else ("host send" if sends else "host receive")
+            if rank >= 0:
+                label = "send" if sends else "receive"
+            elif sends:
+                label = "host send"
+            else:
+                label = "host receive"
             name = f"{label} {number + 1}" if number else label
             order_rank = 10**6 * (1 if sends else 2) + number
             yield _Track(rank, name, order_rank, mine[lane == number], pb.FLOW if sends else pb.FLOW_END)
@@ -113,7 +118,9 @@ def _events(table: RecordTable) -> list[tuple[int, str]]:
 def _argument_cache(table: RecordTable, strings: dict[str, int]) -> list[bytes]:
     """Return each task's encoded name and labels; tasks with the same labels share the bytes."""
     columns = [table.columns[name].tolist() for name in ("name", *_TEXT_ARGUMENTS, *_NUMBER_ARGUMENTS)]
-    words = [[strings[word] for word in table.categories[name]] for name in _TEXT_ARGUMENTS]
+    words = []
+    for column in _TEXT_ARGUMENTS:
+        words.append([strings[word] for word in table.categories[column]])
     encoded_by_row: dict[tuple[int, ...], bytes] = {}
     encoded = []
     for row in zip(*columns, strict=True):

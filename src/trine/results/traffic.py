@@ -137,14 +137,21 @@ def link_uses(
     crossings = np.repeat(by_route, np.diff(graph.route_ptr))
     by_link = sum_by_group(graph.route_links.astype(np.int64), crossings, num_links).tolist()
     rates = graph.link_bytes_per_s.tolist()
-    return tuple(
-        LinkUse(
-            link=link, name=graph.link_names[link], size_bytes=by_link[link], bytes_per_s=rates[link],
-            utilisation=by_link[link] * PS_PER_S / (rates[link] * step_ps) if step_ps else 0.0,
-            tier="" if tiers is None else tiers[0][tiers[1][link]],
+    uses = []
+    for link in range(num_links):
+        utilisation = by_link[link] * PS_PER_S / (rates[link] * step_ps) if step_ps else 0.0
+        tier = "" if tiers is None else tiers[0][tiers[1][link]]
+        uses.append(
+            LinkUse(
+                link=link,
+                name=graph.link_names[link],
+                size_bytes=by_link[link],
+                bytes_per_s=rates[link],
+                utilisation=utilisation,
+                tier=tier,
+            )
         )
-        for link in range(num_links)
-    )  # fmt: skip
+    return tuple(uses)
 
 
 def _durations(graph: TaskGraph, records: Records) -> tuple[Int64, Int64]:
@@ -185,10 +192,11 @@ def _use(graph: TaskGraph, members: list[int], durations: Int64, waiting: Int64,
         count[rows] += times[indices].sum()
         time_by_rank[rows] += durations[indices].sum()
         waiting_by_rank[rows] += waiting[indices].sum()
+    axes = dict.fromkeys(label.axis for label in labels)
+    algorithms = dict.fromkeys(label.algorithm for label in labels)
+    waiting_ps = int(waiting_by_rank[time_by_rank.argmax()]) if num_ranks else 0
     return CollectiveUse(
         kind=labels[0].kind, size_bytes=labels[0].size_bytes, group_size=labels[0].num_ranks,
         count=int(count.max(initial=0)), total=int(times[members].sum()), time_ps=int(time_by_rank.max(initial=0)),
-        axes=tuple(dict.fromkeys(label.axis for label in labels)),
-        algorithms=tuple(dict.fromkeys(label.algorithm for label in labels)),
-        waiting_ps=int(waiting_by_rank[time_by_rank.argmax()]) if num_ranks else 0,
+        axes=tuple(axes), algorithms=tuple(algorithms), waiting_ps=waiting_ps,
     )  # fmt: skip

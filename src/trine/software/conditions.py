@@ -110,7 +110,8 @@ def _joined(is_or: bool, values: list[Any]) -> Any:
     """Return the value of ``or`` or ``and``: one that decides, else None if any is unknown."""
     if any(value is not None and bool(value) == is_or for value in values):
         return is_or
-    return None if any(value is None for value in values) else not is_or
+    is_unknown = any(value is None for value in values)
+    return None if is_unknown else not is_or
 
 
 class LayoutRule(Spec):

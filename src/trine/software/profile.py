@@ -88,11 +88,13 @@ class LaunchStyle(Spec):
     """CPU costs of the launching thread.
 
     cpu_us_per_kernel: CPU time of one launch, including Python and the dispatcher. layer_us: extra time per pass of a
-    layer (hooks, wrappers, autograd nodes without kernels). communication_us: time per collective, including its
-    launch. message_us: time per pipeline message, sent or received. crossing_us: extra time for each collective of a
-    tensor-parallel group, per rank of the group, if pipeline messages leave the node. queue_limit: maximum lead of
-    the thread over the GPU when a pass begins, in launches. synchronises: the points at which the thread waits for the
-    GPU to finish all launched work: at each pipeline message and the end of a step (``pass``), also after each forward
+    layer (hooks, wrappers, autograd nodes without kernels). expert_us: further time for the GEMM of each expert of a
+    rank, if the library launches them one by one; 0 if one kernel serves all experts. communication_us: time per
+    collective, including its launch. message_us: time per pipeline message, sent or received. crossing_us: extra time
+    for each collective of a tensor-parallel group, per rank of the group, if pipeline messages leave the node.
+    queue_limit: maximum lead of the thread over the GPU when a pass begins, in launches. synchronises: the points at
+    which the thread waits for the GPU to finish all launched work: at each pipeline message and the end of a step
+    (``pass``), also after each forward
     pass (``forward``), after each backward pass and step (``micro-batch``), after each step, or never.
     interleaved_messages: with virtual stages, messages are ``batched`` as without, or ``separate`` sends and receives
     for which the thread waits only at the end of a step.
@@ -102,6 +104,7 @@ class LaunchStyle(Spec):
 
     cpu_us_per_kernel: Microseconds = 0.0
     layer_us: Microseconds = 0.0
+    expert_us: Microseconds = 0.0
     communication_us: Microseconds = 0.0
     message_us: Microseconds = 0.0
     crossing_us: Microseconds = 0.0
@@ -404,7 +407,10 @@ def _merged_layers(files: Sequence[tuple[Path, object]]) -> object:
     for file, layer in reversed(files):
         placeholder = {"name": "", "description": ""}
         check(Software, merged(placeholder, layer), file)  # a fault names the file that has it
-        below = {key: value for key, value in data.items() if key not in _OF_ONE_FILE} if isinstance(data, dict) else {}
+        if isinstance(data, dict):
+            below = {key: value for key, value in data.items() if key not in _OF_ONE_FILE}
+        else:
+            below = {}
         data = merged(below, layer)
     return data
 

@@ -194,7 +194,9 @@ def _require_invariant(
     other_capacity = [0] * len(capacity)
     for link, new in enumerate(new_link):
         other_capacity[new] = capacity[link]
-    other_routes = [[new_link[link] for link in routes[flow]] for flow in order]
+    other_routes = []
+    for flow in order:
+        other_routes.append([new_link[link] for link in routes[flow]])
     other_rates = _rates(model, other_routes, other_capacity, case)
     for flow, other in zip(order, other_rates, strict=True):
         change = f"gets {rates[flow]!r} bytes/s, but {other!r} when flows and links are numbered otherwise"
@@ -265,7 +267,9 @@ class _QueueWatch:
         is_same = _answer(self._model, sizes_bytes, bytes_per_s, self._case) == answer
         require(is_same, f"{case}: other times when asked again: they must depend on the arguments only")
         for message, before in enumerate(answer):
-            larger = [size * 2 if i == message else size for i, size in enumerate(sizes_bytes)]
+            larger = []
+            for i, size in enumerate(sizes_bytes):
+                larger.append(size * 2 if i == message else size)
             after = _answer(self._model, larger, bytes_per_s, self._case)[message]
             times = f"is through after {before} ps, but with twice the bytes after {after} ps"
             require(after >= before, f"{case}: message {message} {times}")

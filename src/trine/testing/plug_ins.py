@@ -19,7 +19,8 @@ from trine.errors import PlanError, TrineError
 from trine.graph.taskgraph import Records, TaskGraph
 from trine.graph.workload import Operator, Workload
 from trine.testing import schedule_proof
-from trine.workload.native import check_workload, load_native, save
+from trine.workload.consistency import check_workload
+from trine.workload.native import load_native, save
 from trine.workload.readers import TraceReader
 
 # Assertions that the conformance checks share.
@@ -51,9 +52,19 @@ def check_collective(kind: str, make: Algorithm, *, ranks: Iterable[int] | None 
     the same on every call, and declare ``shift_symmetric`` and ``symmetry`` only if they hold.
     """
     require(kind in schedule_proof.KINDS, f"the collective {kind!r} is not one of {', '.join(schedule_proof.KINDS)}")
-    for num_ranks in ranks if ranks is not None else (2,) if kind == "send_recv" else range(1, 10):
+    if ranks is not None:
+        counts = ranks
+    elif kind == "send_recv":
+        counts = (2,)
+    else:
+        counts = range(1, 10)
+    for num_ranks in counts:
         proven: set[tuple[int, int]] = set()
-        for size, root in [(s, r) for s in SIZES for r in (range(num_ranks) if kind in ROOTED else (-1,))]:
+        questions = []
+        for s in SIZES:
+            for r in range(num_ranks) if kind in ROOTED else (-1,):
+                questions.append((s, r))
+        for size, root in questions:
             case = f"{kind} of {num_ranks} ranks, {size} bytes" + ("" if root < 0 else f", root {root}")
             try:
                 schedule = make(num_ranks, size, root)
@@ -76,7 +87,12 @@ def _require_arguments(schedule: Schedule, kind: str, num_ranks: int, size: int,
     chunks, chunk_bytes = schedule.num_chunks, schedule.chunk_bytes
     require(chunks >= 1 and chunk_bytes >= 0, f"{case}: {chunks} chunks of {chunk_bytes} bytes")
     # The payload of an all-to-all is the blocks that one rank sends; the payload of a shift is one rank's buffer.
-    parts = num_ranks if kind in schedule_proof.BLOCKED else chunks // num_ranks if kind == "shift" else chunks
+    if kind in schedule_proof.BLOCKED:
+        parts = num_ranks
+    elif kind == "shift":
+        parts = chunks // num_ranks
+    else:
+        parts = chunks
     require(
         size <= parts * chunk_bytes < size + parts,
         f"{case}: {parts} chunks of {chunk_bytes} bytes are {parts * chunk_bytes}; equal chunks, rounded up, would "

@@ -135,11 +135,8 @@ def _require_ends(passes: Sequence[Sequence[PipelineAction]], shape: Pipeline, c
 
 
 def _next(order: Sequence[PipelineAction], position: int) -> Sequence[PipelineAction]:
-    return (
-        order[position : position + 2]
-        if any(p.joined for p in order[position + 1 : position + 2])
-        else (order[position : position + 1])
-    )
+    is_joined = any(p.joined for p in order[position + 1 : position + 2])
+    return order[position : position + 2] if is_joined else (order[position : position + 1])
 
 
 def _has_user(action: PipelineAction) -> bool:

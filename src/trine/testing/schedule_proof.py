@@ -265,9 +265,11 @@ def _names(schedule: Schedule, chunk: int, counts: State) -> str:
         ranks = {origin: int(counts[0])}
     else:
         ranks = {int(rank): int(counts[rank]) for rank in np.flatnonzero(counts)}
-    return ", ".join(f"{rank}" if count == 1 else f"{rank} x {count}" for rank, count in ranks.items() if count) or (
-        "none"
-    )
+    texts = []
+    for rank, count in ranks.items():
+        if count:
+            texts.append(f"{rank}" if count == 1 else f"{rank} x {count}")
+    return ", ".join(texts) or ("none")
 
 
 def _owned(schedule: Schedule, rank: int) -> range:

@@ -104,17 +104,23 @@ class MemoryExplained:
 
     def document(self) -> Row:
         """Return the explanation as plain data for JSON."""
+        option_rows = []
+        for option in self.options:
+            needed = option.use.needed_bytes if option.use else None
+            verdict = option.use.verdict if option.use else None
+            option_rows.append(
+                {
+                    **to_row(option, "option num_ranks why_not"),
+                    "needed_bytes": needed,
+                    "verdict": verdict,
+                }
+            )
         return {
             **to_row(self, "stage ranks at"),
             **to_row(self.use, "allocated_bytes needed_bytes"),
             "held": to_rows(self.held),
             "phases": dict(self.phases),
-            "options": [
-                {**to_row(option, "option num_ranks why_not"),
-                 "needed_bytes": option.use.needed_bytes if option.use else None,
-                 "verdict": option.use.verdict if option.use else None}
-                for option in self.options
-            ],
+            "options": option_rows,
         }  # fmt: skip
 
 
@@ -164,17 +170,19 @@ def explain_memory(
     changes = in_order(program)
     index = _peak(changes)
     base_plan = replace(programs.setup.plan, sequence_parallel=None if plan is None else plan.sequence_parallel)
+    place = _place_text(program.steps[changes[index].step].label, programs.job) if index >= 0 else "before the step"
+    further = tuple(
+        _with_option(workload, text, (base_plan, changes), options)
+        for text, changes in other_plans(base_plan, programs.setup.workload.batch)
+    )
     return MemoryExplained(
         stage=programs.stage_of(worst),
         ranks=program.name,
         use=uses[worst],
-        at=_place_text(program.steps[changes[index].step].label, programs.job) if index >= 0 else "before the step",
+        at=place,
         held=tuple(_peak_rows(program, changes[: index + 1], programs.job)),
         phases=tuple(_phases(program, changes)),
-        options=tuple(
-            _with_option(workload, text, (base_plan, changes), options)
-            for text, changes in other_plans(base_plan, programs.setup.workload.batch)
-        ),
+        options=further,
     )
 
 
@@ -221,7 +229,10 @@ def _peak_rows(program: RankProgram, changes: Sequence[MemoryChange], job: Job) 
     for change in alive.values():
         label = program.steps[change.step].label
         module = _module(label, job, change.category)
-        pattern = ".".join("*" if part.isdigit() else part for part in module.split("."))
+        pattern_parts = []
+        for part in module.split("."):
+            pattern_parts.append("*" if part.isdigit() else part)
+        pattern = ".".join(pattern_parts)
         sizes = entries.setdefault((pattern, MEMORY_CATEGORIES[change.category], _pass(label)), {})
         sizes[module] = sizes.get(module, 0) + change.delta_bytes
     rows = sorted(entries.items(), key=lambda item: (-sum(item[1].values()), item[0]))

@@ -159,4 +159,6 @@ def _held_out_errors(predictions: _Predictions, groups: Sequence[object]) -> tup
 def folds(groups: Sequence[object]) -> Iterator[tuple[list[int], list[int]]]:
     """Yield the members of each group and the members of all others; groups in order of appearance."""
     for group in dict.fromkeys(groups):
-        yield [n for n, key in enumerate(groups) if key == group], [n for n, key in enumerate(groups) if key != group]
+        inside = [n for n, key in enumerate(groups) if key == group]
+        outside = [n for n, key in enumerate(groups) if key != group]
+        yield inside, outside

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trine.cluster.measured_gpu import measured_gpu
 from trine.cluster.uplinks import traffic_warnings
 from trine.common.units import format_bandwidth, format_bytes, format_time
 from trine.compute.origin import known_gpu
@@ -18,6 +19,7 @@ from trine.training.setup import Setup
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
+    from trine.cluster.measured_gpu import MeasuredGpu
     from trine.collectives.nccl.steps import StepCosts
     from trine.common.evidence import Evidence
     from trine.folding.run import JobRun
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from trine.parallel.stragglers import Stragglers
     from trine.results.memory import MemoryFacts
     from trine.results.repeats import Repeats
-from trine.common.evidence import ASSUMED, EVIDENCE, Evidence
+from trine.common.evidence import ASSUMED, EVIDENCE, GPU_FILE, MEASURED, Evidence
 from trine.compute.spread import SPREAD_SOURCE
 from trine.results import Result
 
@@ -34,7 +36,9 @@ from trine.results import Result
 def facts(setup: Setup, report: BuildReport) -> Mapping[str, object]:
     workload, plan, machine = setup.workload, setup.plan, setup.machine
     pipeline, tensor = plan.pp > 1, plan.tp > 1
-    gpus = [spec.name if (spec := known_gpu(name)) is not None else name for name in setup.gpu_names]
+    gpus = []
+    for name in setup.gpu_names:
+        gpus.append(spec.name if (spec := known_gpu(name)) is not None else name)
     return {
         "workload": workload.name,
         "source": workload.source,
@@ -95,6 +99,7 @@ def evidence(
         for kind in EVIDENCE
         if evidence_ps.get(kind)
     ]
+    rows.extend(Evidence(GPU_FILE, MEASURED, measured.words) for measured in gpu_files(setup))
     rows.extend(Evidence("GPU clock", "modelled", clock.detail) for clock in setup.clocks)
     if setup.cap is not None:
         rows.append(Evidence("power cap", "modelled", setup.cap.detail))
@@ -141,6 +146,15 @@ def evidence(
     texts = dict.fromkeys(text for workload in setup.gpus.workloads for text in workload.assumptions)
     rows.extend(Evidence(subject, "assumed", text) for text in texts)
     return tuple(rows)
+
+
+def gpu_files(setup: Setup) -> list[MeasuredGpu]:
+    """Return the GPU files whose kernels the operator times come from."""
+    if setup.compute != "tables" and (setup.compute == "roofline" or setup.workload.format != SYNTHESISED):
+        return []
+    names = dict.fromkeys((setup.times.gpu, *setup.gpu_names))
+    files = [measured_gpu(name) for name in names if name is not None]
+    return [each for each in files if each is not None]
 
 
 def _software(setup: Setup) -> Evidence:
@@ -203,6 +217,7 @@ def _operator_detail(kind: str, setup: Setup) -> str:
 #: Basis of operator times predicted from shapes.
 _TABLES = {
     "interpolated": " and benchmarks of this GPU (trine help operator-time)",
+    "modelled": ", and formulas fitted to benchmarks of this GPU at smaller sizes (trine help operator-time)",
     "transferred": " and benchmarks of a sibling GPU, scaled by the data sheets (trine help operator-time)",
 }
 
@@ -280,12 +295,11 @@ def _host_copies(workload: Workload) -> int:
     """Count forward operators that only move the data inputs; 0 if synthesised, where a copy changes the dtype."""
     if workload.format == SYNTHESISED:
         return 0
-    return sum(
-        op.phase == FORWARD
-        and op.name in ("aten::to", "aten::_to_copy", "aten::copy_")
-        and any(workload.tensors[t].role == "input" for t in op.inputs)
-        for op in workload.operators
-    )
+    count = 0
+    for op in workload.operators:
+        is_copy = op.phase == FORWARD and op.name in ("aten::to", "aten::_to_copy", "aten::copy_")
+        count += is_copy and any(workload.tensors[t].role == "input" for t in op.inputs)
+    return count
 
 
 def crowded_uplinks(result: Result, machine: Cluster | None) -> Sequence[str]:
@@ -296,7 +310,9 @@ def crowded_uplinks(result: Result, machine: Cluster | None) -> Sequence[str]:
         carried = result.scope.link_bytes
     else:
         carried = np.zeros(len(machine.links), np.int64)
-        carried[[use.link for use in result.links]] = [use.size_bytes for use in result.links]
+        used_links = [use.link for use in result.links]
+        used_bytes = [use.size_bytes for use in result.links]
+        carried[used_links] = used_bytes
     return traffic_warnings(machine, carried)
 
 
@@ -305,12 +321,12 @@ def exposed_launches(result: Result) -> tuple[Evidence, ...]:
     from trine.results.waits import LAUNCH
 
     waited = format_time(int(result.rank_times.waits[result.slowest_row, LAUNCH]))
-    return tuple(
-        replace(row, detail=f"{row.detail}; {waited} of it exposed on rank {result.slowest_rank}")
-        if row.what == "CPU launch"
-        else row
-        for row in result.evidence
-    )
+    rows = []
+    for row in result.evidence:
+        if row.what == "CPU launch":
+            row = replace(row, detail=f"{row.detail}; {waited} of it exposed on rank {result.slowest_rank}")
+        rows.append(row)
+    return tuple(rows)
 
 
 def memory_facts(setup: Setup) -> MemoryFacts:

@@ -86,11 +86,13 @@ class _GraphReader:
             name = self._id(task["id"], number, "id")
             if self._number.setdefault(name, number) != number:
                 self._fail(number, "id", f"{name!r} is the id of tasks[{self._number[name]}] too")
+        link_names = [link.name for link in cluster.links]
+        rank_names = [device.name for device in cluster.devices]
         self._builder = TaskGraphBuilder(
             cluster.link_bytes_per_s.tolist(),
             cluster.link_latency_ps.tolist(),
-            link_names=[link.name for link in cluster.links],
-            rank_names=[device.name for device in cluster.devices],
+            link_names=link_names,
+            rank_names=rank_names,
         )
 
     def graph(self) -> TaskGraph:

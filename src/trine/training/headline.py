@@ -30,11 +30,13 @@ from trine.results.headline import (
     StepWork,
     WidenedBand,
     cnn_band,
+    kind_band,
     mfu,
     nearest_band,
 )
 from trine.results.published_mfu import best_public_mfu, mfu_warning
 from trine.software.profile import FACTORS
+from trine.training.facts import gpu_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -73,10 +75,11 @@ def step_work(setup: Setup, report: BuildReport) -> StepWork:
     dtype, peak_flops = _peak(setup, _dtype(workload, flops))
     gpu = known_gpu(setup.gpu_names[0]) if len(setup.gpu_names) == 1 else None
     sequence = workload.metadata.get("sequence", "")
+    tokens = None if (length := whole_number(str(sequence))) is None else samples * length
+    gpu_name = None if gpu is None else gpu.name
     return StepWork(
-        samples=samples, tokens=None if (length := whole_number(str(sequence))) is None else samples * length,
-        num_gpus=plan.num_ranks, model_flops=per_sample * samples, hardware_flops=(per_sample + extra) * samples,
-        gpu=None if gpu is None else gpu.name, dtype=dtype, peak_flops=peak_flops,
+        samples=samples, tokens=tokens, num_gpus=plan.num_ranks, model_flops=per_sample * samples,
+        hardware_flops=(per_sample + extra) * samples, gpu=gpu_name, dtype=dtype, peak_flops=peak_flops,
     )  # fmt: skip
 
 
@@ -90,7 +93,10 @@ def _frozen_flops(workload: Workload, flops: Mapping[int, int]) -> int:
 
 def _peak(setup: Setup, dtype: str) -> tuple[str, float | None]:
     """Return the precision of the GEMMs, and the mean peak FLOP/s of the ranks in it, or None if unknown."""
-    counts = [count for _, count in setup.gpus.counted()] if setup.mixed is not None else [setup.plan.num_ranks]
+    if setup.mixed is not None:
+        counts = [count for _, count in setup.gpus.counted()]
+    else:
+        counts = [setup.plan.num_ranks]
     precision, total = dtype, 0.0
     for name, count in zip(setup.gpu_names, counts, strict=True):
         gpu, precision = known_gpu(name), dtype
@@ -148,8 +154,10 @@ def band_of(setup: Setup, work: StepWork, evidence: Sequence[Evidence]) -> StepB
         if machine is not None:
             nodes = len(np.unique(machine.node_of[np.asarray(machine.gpus, np.int64)[setup.places]]))
         profile = setup.software.profile
-        factors = () if profile is None else tuple(getattr(profile.factors, name) for name in FACTORS)
-        errors = [factor.left_out_error for factor in factors if factor.left_out_error is not None]
+        errors = []
+        if profile is not None:
+            factors = [getattr(profile.factors, name) for name in FACTORS]
+            errors = [factor.left_out_error for factor in factors if factor.left_out_error is not None]
         if work.tokens is None:
             band = cnn_band(nodes)
         else:
@@ -158,6 +166,12 @@ def band_of(setup: Setup, work: StepWork, evidence: Sequence[Evidence]) -> StepB
                 nearest_band(name, setup.software.name, nodes, bool(errors), is_shared) for name in _spec_names(setup)
             )
             band = _band_union(bands)
+            own = kind_band(_kind_of_step(setup.workload, work))
+            if own is not None and band is not None:
+                band = own
+        files = ", ".join(measured.spec.name for measured in gpu_files(setup))
+        if band is not None and files:
+            band = replace(band, gpu_file=files)
         return band if band is None or not errors else band.at_least(max(errors))
     if not setup.times.is_recorded:
         return _scaled_band(setup, shares)
@@ -177,7 +191,9 @@ def _scaled_band(setup: Setup, shares: dict[str, float | None]) -> StepBand | No
     """Return the range of recorded times scaled to another GPU, weighted by the share of each scaling method."""
     if not uses_recorded_times(setup.compute):
         return None
-    weights = {kind: 1.0 if share is None else share for kind, share in shares.items()}
+    weights = {}
+    for kind, share in shares.items():
+        weights[kind] = 1.0 if share is None else share
     part = weights.get(ASSUMED, 0.0) / max(sum(weights.values()), 1e-9)
     low, high = (a ** (1 - part) * b**part for a, b in zip(MOVED_BY_TABLES, MOVED_BY_SHEETS, strict=True))
     basis = "the ratio of measured tables" if part < 0.5 else "the ratio of the data sheets"
@@ -188,7 +204,10 @@ def _scaled_band(setup: Setup, shares: dict[str, float | None]) -> StepBand | No
 def _spec_names(setup: Setup) -> list[str | None]:
     """Return trine's names of the ranks' GPU models, None for unknown ones."""
     specs = [known_gpu(name) for name in setup.gpu_names]
-    return [None if spec is None else spec.name for spec in specs]
+    names = []
+    for spec in specs:
+        names.append(None if spec is None else spec.name)
+    return names
 
 
 def _band_union(bands: Iterable[StepBand | None]) -> StepBand | None:
@@ -197,14 +216,22 @@ def _band_union(bands: Iterable[StepBand | None]) -> StepBand | None:
     valid = [band for band in ranges if band is not None]
     if len(valid) < len(ranges) or len(ranges) == 1:
         return ranges[0] if len(ranges) == 1 else None
-    return replace(
-        valid[0], low=min(band.low for band in valid), high=max(band.high for band in valid),
-        level="; ".join(sorted({band.level for band in valid})), num_rows=sum(band.num_rows for band in valid),
-    )  # fmt: skip
+    low = min(band.low for band in valid)
+    high = max(band.high for band in valid)
+    levels = {band.level for band in valid}
+    num_rows = sum(band.num_rows for band in valid)
+    return replace(valid[0], low=low, high=high, level="; ".join(sorted(levels)), num_rows=num_rows)
+
+
+def _kind_of_step(workload: Workload, work: StepWork) -> str:
+    """Return the kind of a transformer's step, as :func:`trine.results.headline.kind_band` names them."""
+    if "trainable" in workload.metadata:
+        return "adapters"
+    return "experts" if "num_experts" in workload.metadata else work.dtype
 
 
 def foreign_band(result: Result, workload: Workload) -> tuple[str, ...]:
-    """Warn if no published step behind the range has the result's precision, experts, adapters or GPU.
+    """Warn if no published step behind the range has the result's precision or GPU.
 
     Convolutional networks have their own rows.
     """
@@ -212,12 +239,9 @@ def foreign_band(result: Result, workload: Workload) -> tuple[str, ...]:
     if work is None or work.tokens is None or not isinstance(band, StepBand) or band.reason:
         return ()
     differences = []
-    if work.dtype not in ("bfloat16", "float16"):
-        differences.append(work.dtype)
-    if "num_experts" in workload.metadata:
-        differences.append("mixtures of experts")
-    if "trainable" in workload.metadata:
-        differences.append("adapters")
+    kind = _kind_of_step(workload, work)
+    if kind not in ("bfloat16", "float16") and kind_band(kind) is None:
+        differences.append(kind)
     if band.is_of_all and work.gpu is not None:
         differences.append(f"the {work.gpu} or its generation")
     if not differences:

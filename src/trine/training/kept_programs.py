@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trine.training.setup import Setup
 
 #: Most steps of all kept programs, about 500 bytes each.
-MOST_STEPS = 100_000
+MAX_STEPS = 100_000
 #: The latest programs by :func:`_key`. Their context holds the objects whose ids are part of the key.
 _kept: dict[Hashable, WrittenJob] = {}
 
@@ -42,7 +42,7 @@ def written_job(setup: Setup, simulated: int | None) -> tuple[Setup, WrittenJob]
     if key is None:
         return setup, written
     _kept[key] = kept
-    while sum(each.num_steps for each in _kept.values()) > MOST_STEPS:
+    while sum(each.num_steps for each in _kept.values()) > MAX_STEPS:
         del _kept[next(iter(_kept))]
     return replace(setup, gpus=replace(setup.gpus, models=(written.context.compute,))), written
 

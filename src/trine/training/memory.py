@@ -90,7 +90,12 @@ def shortened(plan: Plan, batch: int) -> Plan:
         or (plan.pp > 1 and plan.schedule not in ("1f1b", "interleaved"))
     ):
         return plan
-    limit = 2 if plan.pp == 1 else plan.pp + 2 if plan.virtual_stages == 1 else 4 * plan.pp
+    if plan.pp == 1:
+        limit = 2
+    elif plan.virtual_stages == 1:
+        limit = plan.pp + 2
+    else:
+        limit = 4 * plan.pp
     limit += -(-(deferred or 0) // plan.pp) * plan.pp
     return replace(plan, batch=min(samples, limit * size))
 
@@ -152,14 +157,19 @@ def facts_of(software: Software | None, plan: Plan, workload: Workload) -> Memor
         return MemoryFacts()
     style, late = software.memory, software.memory.states == "first-step"
     is_half = any(workload.tensors[p.weight].dtype in ("bfloat16", "float16") for p in workload.parameters[:1])
+    state_blocks = max(2 * len(workload.parameters) // plan.pp, 1) if late else 0
+    if is_half:
+        late_states = 4 / 5 if software.operators.master == "remainder" else 2 / 3
+    else:
+        late_states = 1.0
     return MemoryFacts(
         rounding_bytes=style.rounding_bytes,
         fragmentation=style.fragmentation,
         outside_bytes=style.context_bytes + num_communicators(plan) * style.communicator_bytes,
         error=style.error,
         software=software.name,
-        state_blocks=max(2 * len(workload.parameters) // plan.pp, 1) if late else 0,
-        late_states=(4 / 5 if software.operators.master == "remainder" else 2 / 3) if is_half else 1.0,
+        state_blocks=state_blocks,
+        late_states=late_states,
         expandable=style.expandable_segments,
     )
 

@@ -155,18 +155,20 @@ def simulate_shared(
     merged, owner = _merged(graphs)
     ends = run(merged, network=first.network, engine=options.engine).end_ps
     used = [set(np.unique(graph.route_links).tolist()) for graph in graphs]
-    return SharedRun(
-        jobs=tuple(
+    shared_jobs = []
+    for number, setup in enumerate(setups):
+        shared_jobs.append(
             SharedJob(
                 name=setup.workload.name if number == 0 else f"neighbour {setup.workload.name}",
-                gpus=tuple(setup.places.tolist()), steps=setup.plan.steps, alone_ps=alone[number],
+                gpus=tuple(setup.places.tolist()),
+                steps=setup.plan.steps,
+                alone_ps=alone[number],
                 shared_ps=int(ends[owner == number].max(initial=0)),
             )
-            for number, setup in enumerate(setups)
-        ),
-        flows=tuple(f"{each.source} to {each.target} at {format_bandwidth(each.rate)}" for each in other.flows),
-        num_shared_links=len(used[0] & set().union(*used[1:])),
-    )  # fmt: skip
+        )
+    jobs = tuple(shared_jobs)
+    flows = tuple(f"{each.source} to {each.target} at {format_bandwidth(each.rate)}" for each in other.flows)
+    return SharedRun(jobs=jobs, flows=flows, num_shared_links=len(used[0] & set().union(*used[1:])))
 
 
 def _second_setup(first: Setup, other: NeighbourFile, options: SimulateOptions) -> Setup:
@@ -203,7 +205,9 @@ def _balanced(setups: list[Setup], options: SimulateOptions) -> tuple[list[TaskG
         if setup.plan.steps == 1 and steps > 1:
             setups[number] = replace(setup, plan=replace(setup.plan, steps=steps))
             answers[number] = alone(setups[number])
-    return [graph for graph, _ in answers], [time_ps for _, time_ps in answers]
+    graphs = [graph for graph, _ in answers]
+    times = [time_ps for _, time_ps in answers]
+    return graphs, times
 
 
 def _graph_of(setup: Setup) -> TaskGraph:
@@ -259,10 +263,10 @@ def _merged(graphs: Sequence[TaskGraph]) -> tuple[TaskGraph, Int64]:
         """Return a column of all graphs, filled with ``blank`` for graphs without it."""
         columns = [getattr(graph, name) for graph in graphs]
         kind = next((column.dtype for column in columns if column is not None), np.int32)
-        return np.concatenate([
-            np.full(count, blank, kind) if column is None else column
-            for column, count in zip(columns, counts, strict=True)
-        ])  # fmt: skip
+        parts = []
+        for column, count in zip(columns, counts, strict=True):
+            parts.append(np.full(count, blank, kind) if column is None else column)
+        return np.concatenate(parts)
 
     def moved(name: str, steps: Sequence[int], counts: Sequence[int] = sizes) -> Any:
         """Return a column of numbers; each graph's numbers follow the previous graph's. -1 stays."""
@@ -278,16 +282,17 @@ def _merged(graphs: Sequence[TaskGraph]) -> tuple[TaskGraph, Int64]:
         any(getattr(graph, name) is not None for graph in graphs) for name in ("route_cap_bytes_per_s", "pressure_ppm")
     )
     starts = np.repeat(np.cumsum([0, *ranks])[:-1], streams)
+    stacked_columns = {name: stacked(name, sizes) for name in ("kind", "duration_ps", "size_bytes", "num_required")}
+    predecessor_counts = [len(graph.predecessor_idx) for graph in graphs]
+    link_parts = [graph.route_links for graph in graphs]
+    caps = stacked("route_cap_bytes_per_s", routes) if has_caps else None
+    pressure = stacked("pressure_ppm", sizes) if has_pressure else None
     merged = replace(
-        graphs[0],
-        **{name: stacked(name, sizes) for name in ("kind", "duration_ps", "size_bytes", "num_required")},
-        rank=moved("rank", ranks), peer=moved("peer", ranks), stream=moved("stream", streams),
-        route=moved("route", routes), predecessor_ptr=chained("predecessor_ptr"),
-        predecessor_idx=moved("predecessor_idx", sizes, [len(graph.predecessor_idx) for graph in graphs]),
-        route_ptr=chained("route_ptr"), route_links=np.concatenate([graph.route_links for graph in graphs]),
-        route_latency_ps=stacked("route_latency_ps", routes),
-        route_cap_bytes_per_s=stacked("route_cap_bytes_per_s", routes) if has_caps else None,
-        pressure_ppm=stacked("pressure_ppm", sizes) if has_pressure else None,
+        graphs[0], **stacked_columns, rank=moved("rank", ranks), peer=moved("peer", ranks),
+        stream=moved("stream", streams), route=moved("route", routes), predecessor_ptr=chained("predecessor_ptr"),
+        predecessor_idx=moved("predecessor_idx", sizes, predecessor_counts), route_ptr=chained("route_ptr"),
+        route_links=np.concatenate(link_parts), route_latency_ps=stacked("route_latency_ps", routes),
+        route_cap_bytes_per_s=caps, pressure_ppm=pressure,
         pressure_stream=moved("pressure_stream", streams) if has_pressure else None,
         stream_names=tuple(name for graph in graphs for name in graph.stream_names),
         stream_ranks=tuple((np.concatenate([graph.stream_ranks for graph in graphs]) + starts).tolist()),

@@ -72,11 +72,10 @@ class OverlapRange(Report):
     def tables(self) -> dict[str, Table]:
         """Return ``steps``: the slowest rank's time breakdown with each kind of overlap."""
         parts = ("step_time_s", "compute_s", "communication_s", "exposed_communication_s", "bubble_s", "idle_s")
-        return {
-            "steps": [
-                {"overlap": name, **{part: getattr(getattr(self, name), part) for part in parts}} for name in OVERLAPS
-            ]
-        }
+        rows = []
+        for name in OVERLAPS:
+            rows.append({"overlap": name, **{part: getattr(getattr(self, name), part) for part in parts}})
+        return {"steps": rows}
 
     def pictures(self) -> Mapping[str, Callable[..., Any]]:
         """Return ``breakdown``: the three steps side by side."""

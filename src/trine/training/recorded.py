@@ -19,7 +19,7 @@ import numpy as np
 from trine.cluster import load_gpu
 from trine.common.arrays import Int64
 from trine.compute import uses_recorded_times
-from trine.compute.origin import known_gpu, no_gpu_times, short_name
+from trine.compute.origin import known_gpu, model_name, no_gpu_times, short_name
 from trine.compute.spread import WrappedModel
 from trine.errors import InputError
 from trine.graph.workload import SYNTHESISED, Workload
@@ -57,7 +57,9 @@ class Timing:
     @property
     def is_elsewhere(self) -> bool:
         """Whether the times belong to a GPU that differs from all named GPUs of the cluster."""
-        return self.gpu is not None and bool(self.named_gpus) and self.gpu not in self.named_gpus
+        if self.gpu is None or not self.named_gpus:
+            return False
+        return self.gpu not in self.named_gpus and model_name(self.gpu) not in self.named_gpus
 
     def of_one_gpu(self) -> Timing:
         """Return a copy in which all ranks use the times of one GPU, even if the cluster mixes models."""
@@ -90,7 +92,8 @@ def gpus_under(machine: Cluster | None, places: Int64) -> tuple[str | None, ...]
     table = machine.device_table
     kinds, first = np.unique(table.kind[np.asarray(machine.gpus, np.int64)[places]], return_index=True)
     names = (table.kinds[kind].gpu for kind in kinds[np.argsort(first)])
-    return tuple(dict.fromkeys(None if name is None else short_name(name) for name in names))
+    short_names = dict.fromkeys(None if name is None else short_name(name) for name in names)
+    return tuple(short_names)
 
 
 def first_known(names: Sequence[str | None]) -> str | None:
@@ -123,7 +126,10 @@ def timing(workload: Workload, compute: str, gpu: str | None, gpus: tuple[str | 
     owner = trace_gpu if target is None else target
     names = [name for name in gpus if name is not None]
     is_each = gpu is None and len(names) > 1 and owner in names
-    moved = tuple(name for name in names if name != trace_gpu) if is_each and is_recorded else ()
+    if is_each and is_recorded:
+        moved = tuple(name for name in names if name != trace_gpu)
+    else:
+        moved = ()
     if moved:
         _check_moved(workload, moved)
     is_recorded = is_recorded and owner == trace_gpu and not moved
@@ -215,13 +221,16 @@ def models_under(machine: Cluster, places: Int64, default: str | None) -> tuple[
     """
     table = machine.device_table
     specs = [known_gpu(kind.gpu or default) for kind in table.kinds]
-    models = [
-        spec.name if spec is not None else kind.gpu or default for kind, spec in zip(table.kinds, specs, strict=True)
-    ]
+    models = []
+    for row, spec in zip(table.kinds, specs, strict=True):
+        models.append(spec.name if spec is not None else row.gpu or default)
     kind = table.kind[np.asarray(machine.gpus, np.int64)[places]]
     present, first = np.unique(kind, return_index=True)
     names = tuple(dict.fromkeys(models[number] for number in present[np.argsort(first)]))
-    index = np.array([names.index(name) if name in names else -1 for name in models], np.int64)
+    name_index = []
+    for name in models:
+        name_index.append(names.index(name) if name in names else -1)
+    index = np.array(name_index, np.int64)
     return names, index[kind]
 
 

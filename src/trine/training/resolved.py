@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trine.cluster.measured_gpu import measured_gpu
 from trine.common.spec import fingerprint
 from trine.compute.origin import known_gpu
 from trine.graph.workload import SYNTHESISED
@@ -25,11 +26,14 @@ _PLAIN = ("gpu", "trace_gpu", "compute", "cpu", "launch_cost_ps", "gpu_spread", 
 def resolved_inputs(setup: Setup) -> dict[str, object]:
     """Return workload, layout, GPUs, cluster, software and options of a run, each as plain data."""
     plan = setup.plan
+    layout = {each.name: _plain(getattr(plan, each.name)) for each in fields(plan)}
+    gpu_rows = [_gpu(name) for name in setup.gpu_names if name is not None]
+    cluster_row = None if setup.machine is None else _cluster(setup.machine)
     return {
         "workload": _workload(setup),
-        "layout": {each.name: _plain(getattr(plan, each.name)) for each in fields(plan)},
-        "gpus": [_gpu(name) for name in setup.gpu_names if name is not None],
-        "cluster": None if setup.machine is None else _cluster(setup.machine),
+        "layout": layout,
+        "gpus": gpu_rows,
+        "cluster": cluster_row,
         "software": _software(setup),
         "options": _options(setup),
     }
@@ -39,13 +43,17 @@ def _workload(setup: Setup) -> dict[str, object]:
     """Return the workload; without the facts of a synthesised one that follow from its GPU and software."""
     workload, is_model = setup.workload, setup.workload.format == SYNTHESISED
     derived = ("software",) if is_model else ()
+    gpu = None if is_model else workload.gpu
+    num_operators = None if is_model else len(workload.operators)
+    parameter_bytes = sum(each.size_bytes for each in workload.parameters)
+    metadata = {name: _plain(value) for name, value in workload.metadata.items() if name not in derived}
     return {
         "name": workload.name,
         "batch": workload.batch,
-        "gpu": None if is_model else workload.gpu,
-        "operators": None if is_model else len(workload.operators),
-        "parameter_bytes": sum(each.size_bytes for each in workload.parameters),
-        "metadata": {name: _plain(value) for name, value in workload.metadata.items() if name not in derived},
+        "gpu": gpu,
+        "operators": num_operators,
+        "parameter_bytes": parameter_bytes,
+        "metadata": metadata,
     }
 
 
@@ -53,8 +61,10 @@ def _gpu(name: str) -> dict[str, object]:
     spec = known_gpu(name)
     if spec is None:
         return {"name": name}
+    measured = measured_gpu(name)
     return {
         "name": spec.name,
+        **({} if measured is None else {"kernels": measured.fingerprint}),
         "memory_bytes": spec.memory_bytes,
         "memory_bytes_per_s": spec.memory_bytes_per_s,
         "flop_per_s": dict(spec.flop_per_s),
@@ -95,13 +105,17 @@ def _software(setup: Setup) -> dict[str, object]:
 def _options(setup: Setup) -> dict[str, object]:
     options: SimulateOptions = setup.options
     costs, placement = options.collective_costs, options.placement
+    plan_options = {name: getattr(options, name) for name in _PLAIN}
+    costs_name = costs if isinstance(costs, str) else type(costs).__name__
+    stragglers = list(options.stragglers.sentences) if options.stragglers is not None else []
+    calibration = list(options.calibration.sources) if options.calibration is not None else []
     return {
-        **{name: getattr(options, name) for name in _PLAIN},
+        **plan_options,
         "network": setup.network_name,
-        "collective_costs": costs if isinstance(costs, str) else type(costs).__name__,
+        "collective_costs": costs_name,
         "placement": _plain(placement),
-        "stragglers": list(options.stragglers.sentences) if options.stragglers is not None else [],
-        "calibration": list(options.calibration.sources) if options.calibration is not None else [],
+        "stragglers": stragglers,
+        "calibration": calibration,
     }
 
 
@@ -111,4 +125,6 @@ def _plain(value: object) -> object:
         return value
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else str(value)
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return str(value)

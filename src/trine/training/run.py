@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from trine.cluster.select import Evened, evened
 from trine.common._jit import without_collector
 from trine.common._version import __version__
 from trine.common.arguments import takes
-from trine.common.arrays import Int64
 from trine.common.evidence import Evidence
-from trine.common.observer import announce_job, current_observer, ignore, observing, unobserved
-from trine.common.units import PS_PER_S, format_bytes, format_time
-from trine.errors import InputError, SpecError, TooManyTasksError
+from trine.common.observer import announce_job, current_observer, ignore, unobserved
+from trine.errors import TooManyTasksError
 from trine.graph.workload import Workload
-from trine.parallel.plan import PARAMETERS_SHARDED, Plan, micro_batches
+from trine.parallel.plan import Plan, micro_batches
 from trine.software.profile import NO_SOFTWARE
+from trine.training.estimated import estimated, has_estimate
 from trine.training.facts import (
     crowded_uplinks,
     evidence,
@@ -48,6 +44,7 @@ from trine.training.host_memory import host_memory_of, written_host_bytes
 from trine.training.options import SimulateOptions, observed
 from trine.training.resolved import resolved_inputs
 from trine.training.setup import SLOWER_SCHEDULE, Setup, costs_on, placement_of, setup_of
+from trine.training.trades import verdicts
 
 if TYPE_CHECKING:
     from trine.collectives.nccl.steps import StepCosts
@@ -159,7 +156,7 @@ def _few_steps(setup: Setup, simulated: int) -> _Run | None:
 
 def _verified_steps(setup: Setup, few: Setup, job_run: JobRun, steps: RepeatedSteps) -> JobRun:
     """Compare a run of few steps with one of all steps, micro-batches and ranks."""
-    from trine.folding.period import check_repeats
+    from trine.folding.period_check import check_repeats
     from trine.folding.steps import check_repeated_steps
 
     fold = "off" if setup.plan.num_ranks == 1 or job_run.why else "verify"
@@ -174,7 +171,8 @@ def _verified_steps(setup: Setup, few: Setup, job_run: JobRun, steps: RepeatedSt
 
 def _run(setup: Setup) -> _Run:
     """Build the job and run it: few of its micro-batches if they repeat, else all."""
-    from trine.folding.period import check_repeats, first_counts
+    from trine.folding.period import first_counts
+    from trine.folding.period_check import check_repeats
 
     total = _num_micro_batches(setup)
     synchronises = None if setup.launch is None else setup.launch.synchronises
@@ -276,6 +274,7 @@ def _run_micro_batches(setup: Setup, simulated: int | None) -> _Run:
     kernels = setup.kernels(costs)
     if kernels:
         job = under_pressure(job, *kernels, of_rank=None if setup.mixed is None else setup.mixed.of_rank)
+    estimate = (lambda: has_estimate(setup)) if options.fold in MAY_ESTIMATE else None
     runner = JobRunner(
         job=job,
         placement=placement_of(setup.machine, setup.plan.num_ranks, costs, setup.places),
@@ -283,7 +282,7 @@ def _run_micro_batches(setup: Setup, simulated: int | None) -> _Run:
         engine=options.engine,
         fold=options.fold,
         stragglers=options.stragglers,
-        has_estimate=(lambda: has_estimate(setup)) if options.fold in MAY_ESTIMATE else None,
+        has_estimate=estimate,
         fullest_program=lambda: least_headroom(program_uses(job, memory_facts(setup), setup.memory_bytes)),
     )
     return _Run(
@@ -355,8 +354,9 @@ class _Run:
         """Return how many of many micro-batches and steps the run simulated, and why."""
         run = self.job_run
         rows = ("micro-batches", run.repeats, self.why), ("steps", run.repeated_steps, self.why_each_step)
-        details = {what: repeats.sentence if repeats else why and f"all are simulated: {why}"
-                   for what, repeats, why in rows}  # fmt: skip
+        details = {}
+        for what, repeats, why in rows:
+            details[what] = repeats.sentence if repeats else why and f"all are simulated: {why}"
         return tuple(Evidence(what, "modelled", detail) for what, detail in details.items() if detail)
 
     def _warnings(self) -> tuple[str, ...]:
@@ -372,12 +372,12 @@ class _Run:
                     "schedule"
                 )
         stated = [text for workload in setup.gpus.workloads for text in workload.assumptions]
-        notes = dict.fromkeys(
-            note
-            for model in setup.gpus.models
-            for note in model.notes
-            if not any(text.startswith(note) for text in stated)
-        )
+        further_notes = []
+        for model in setup.gpus.models:
+            for note in model.notes:
+                if not any(text.startswith(note) for text in stated):
+                    further_notes.append(note)
+        notes = dict.fromkeys(further_notes)
         return (*warnings, *self.report.warnings, *notes, *setup_warnings(setup), *fold_warnings(self.job_run))
 
 
@@ -402,183 +402,19 @@ def _build_result(
     machine, capacity = setup.machine, setup.memory_bytes(ranks)
     if machine is not None and len(observation.graph.link_names) == len(machine.links):
         tiers = machine.link_tiers.names, machine.link_tiers.tier
+    records = observation.records if repeats is None else repeats.stretched(observation.records)
+    capacities = capacity if any(capacity) else ()
+    state_w = None if setup.cap is None else setup.cap.states_w
     return Result(
         graph=observation.graph,
-        records=observation.records if repeats is None else repeats.stretched(observation.records),
+        records=records,
         memory=observation.memory,
-        memory_capacity_bytes=capacity if any(capacity) else (),
+        memory_capacity_bytes=capacities,
         scope=scope,
         power_w=setup.power_w(ranks),
-        state_w=None if setup.cap is None else setup.cap.states_w,
+        state_w=state_w,
         gpu_models=setup.models_of(ranks),
         part=part,
         link_tiers=tiers,
         **shared,
     )
-
-
-#: trine repeats runs without the option up to this number of events, because a repeat takes as long as the run.
-MAX_EVENTS = 250_000
-#: Savings below these fractions, of the time and of the fullest rank's memory, are reported as negligible.
-MIN_TIME_SAVING, MIN_MEMORY_SAVING = 0.001, 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class Trade:
-    """An option in command-line form, whether it should save time (else memory), and the plan without it.
-
-    is_doubtful: it often saves nothing, so that a run too large to compare reports the missing comparison.
-    """
-
-    option: str
-    saves_time: bool
-    without: Plan
-    is_doubtful: bool = False
-
-
-def trades(plan: Plan) -> tuple[Trade, ...]:
-    """Return the options of ``plan`` that cost time to save memory, or memory and launches to save time."""
-    options = []
-    if plan.tp_overlap > 1:
-        options.append(Trade(f"--tp-overlap {plan.tp_overlap}", True, replace(plan, tp_overlap=1), True))
-    usual = 1 if plan.sharding in PARAMETERS_SHARDED else 0
-    if plan.prefetch is not None and plan.prefetch > usual and (usual or plan.steps > 1):
-        options.append(Trade(f"--prefetch {plan.prefetch}", True, replace(plan, prefetch=None)))
-    if plan.recompute != "none":
-        without = replace(plan, recompute="none", recompute_layers=None)
-        options.append(Trade(f"--recompute {plan.recompute}", False, without, plan.recompute == "selective"))
-    if plan.offload == "activations":
-        overlap = plan.overlap if plan.num_ranks > 1 else "ideal"  # without offload, one GPU overlaps nothing
-        options.append(Trade("--offload activations", False, replace(plan, offload="none", overlap=overlap)))
-    return tuple(options)
-
-
-def verdicts(result: Result, plan: Plan, simulate: Callable[[Plan], Result], why_not: str = "") -> tuple[str, ...]:
-    """Return a sentence for each option of ``plan`` that does not pay in ``result``, or whose saving is unknown.
-
-    simulate: returns the result of another plan, all else being equal; called once per option if the run is small.
-    why_not: why another plan's result cannot be compared, empty if it can.
-    """
-    events = result.simulator.events if result.simulator is not None else 0
-    if events > MAX_EVENTS:
-        why_not = f"trine repeats steps of up to {MAX_EVENTS:,} events, and this one has {events:,}"
-    return tuple(text for trade in trades(plan) if (text := _verdict(trade, result, simulate, why_not)) is not None)
-
-
-def _verdict(trade: Trade, result: Result, simulate: Callable[[Plan], Result], why_not: str) -> str | None:
-    prefix = f"how much {'time' if trade.saves_time else 'memory'} {trade.option} saves was not found out: "
-    if why_not:
-        return prefix + why_not if trade.is_doubtful else None
-    try:
-        without = simulate(trade.without)
-    except InputError as error:
-        return f"{prefix}without it, {error}"
-    return _time_verdict(trade, result, without) if trade.saves_time else _memory_verdict(trade, result, without)
-
-
-def _time_verdict(trade: Trade, result: Result, without: Result) -> str | None:
-    if result.step_time_ps <= without.step_time_ps * (1 - MIN_TIME_SAVING):
-        return None
-    pays = "hardly pays" if result.step_time_ps < without.step_time_ps else "does not pay"
-    return f"{trade.option} {pays}: it makes the step {_change(result, without)}"
-
-
-def _memory_verdict(trade: Trade, result: Result, without: Result) -> str | None:
-    before, after = without.memory_peak_bytes, result.memory_peak_bytes
-    if before is None or after is None or before - after >= before * MIN_MEMORY_SAVING:
-        return None
-    amount = format_bytes(abs(before - after))
-    gain = f"takes {amount} more than the" if after > before else f"frees {amount} of the"
-    return (
-        f"{trade.option} hardly saves memory: it {gain} {format_bytes(before)} that the fullest rank needs without it "
-        f"({100 * abs(before - after) / before:.2g} %), and makes the step {_change(result, without)}"
-    )
-
-
-def _change(result: Result, without: Result) -> str:
-    now, before = result.step_time_ps, without.step_time_ps
-    share = 100 * (now - before) / before if before else 0.0
-    effect = (
-        f"{abs(share):.2g} % {'longer' if share > 0 else 'shorter'}" if now != before else "neither longer nor shorter"
-    )
-    return f"{effect} ({format_time(now)}, without it {format_time(before)})"
-
-
-# Estimates for machines whose few slow or dead links leave too many distinct ranks: two exact runs near the result.
-#
-# One run has no slow or dead links; the other makes all links of their places as slow, or dead. Both machines are even,
-# so both runs fold. The lower time is at least a slow link's time for its traffic. If each transfer keeps its route and
-# no two share a link, the result lies between both runs, because ends are maxima of sums. Otherwise it may lie outside:
-# transfers that take turns on an even machine collide if one node is late, and late transfers leave links to others.
-# tests/property/test_estimated.py measures how often and how far small machines lie outside.
-
-#: Maximum number of slow links named in a message.
-NAMED = 3
-#: Share of a few hundred adversarial random jobs on 4 nodes, with one slow or dead link, that took longer than on both
-#: even machines, and the largest excess (docs/design/folding.md).
-LONGER_SLOW, LONGER_DEAD = "1 in 15 took longer, by up to 15 %", "1 in 5 took longer, by up to 31 %"
-
-
-def has_estimate(setup: Setup) -> bool:
-    """Return whether an estimate is close: a few links are slower than others of their place, but no link is dead."""
-    even = _even_machines(setup)
-    return even is not None and not len(even.dead)
-
-
-def estimated(setup: Setup, error: TooManyTasksError, run: Callable[[SimulateOptions], Result]) -> Result:
-    """Return the result of the slower of two even machines, with the time of the faster; ``error``: why no exact run.
-
-    Raises ``error`` if the machine is not even except for a few slow or dead links, if the even machines do not fold
-    either, or if one of them is disconnected.
-    """
-    even = _even_machines(setup)
-    if even is None:
-        raise error
-    options = replace(setup.options, trace_gpu=None, network=setup.network)
-    try:
-        with observing(on_job=ignore):
-            low = run(replace(options, cluster=even.fast, compare=False, warnings=()))
-            high = run(replace(options, cluster=even.slow))
-    except (TooManyTasksError, SpecError):
-        raise error from None
-    if low.scope is None or high.scope is None:
-        raise error
-    ends = max(low.step_time_ps, _busy_ps(setup, even, low.scope, high.scope)), high.step_time_ps
-    sentence = _sentence(even, error, *ends)
-    scope = replace(high.scope, notes=(*high.scope.notes, sentence), estimate_ps=ends)
-    return replace(high, scope=scope, warnings=(sentence, *high.warnings))
-
-
-def _busy_ps(setup: Setup, even: Evened, low: Scope, high: Scope) -> int:
-    """Return the longest time of a slow link for its traffic in either run: a lower bound on the time of one step."""
-    if len(high.step_ends_ps) > 1 or setup.machine is None or len(even.dead):
-        return 0
-    rates: list[int] = setup.machine.link_bytes_per_s[even.links].tolist()
-    carried: list[int] = np.minimum(low.link_bytes, high.link_bytes)[even.links].tolist()
-    return max(-(-size * PS_PER_S // rate) for size, rate in zip(carried, rates, strict=True))
-
-
-def _even_machines(setup: Setup) -> Evened | None:
-    costs = setup.options.collective_costs
-    return None if setup.machine is None or not isinstance(costs, str) else evened(setup.machine)
-
-
-def _sentence(even: Evened, error: TooManyTasksError, low_ps: int, high_ps: int) -> str:
-    spread = f"{100 * (high_ps - low_ps) / high_ps:.2g} %" if high_ps else "0 %"
-    all_kinds = (("slow", "as slow", even.links, even.num_slowed), ("dead", "dead", even.dead, even.num_dead))
-    kinds = [kind for kind in all_kinds if len(kind[2])]
-    low_case = f"no link {' or '.join(word for word, *_ in kinds)}"
-    low_case += "" if len(even.dead) else ", except for such links' own traffic"
-    every = ", ".join(f"all {number} links of their places {word}" for _, word, _, number in kinds)
-    longer = LONGER_DEAD if len(even.dead) else LONGER_SLOW
-    names = " and ".join(f"{_names(even, links)} {word}" for word, _, links, _ in kinds)
-    return (
-        f"an estimate: the step takes about {format_time(low_ps)} ({low_case}) to {format_time(high_ps)} (this answer: "
-        f"{every}), {spread} apart; of small adversarial machines {longer}. The exact run, with {names} alone, "
-        f"has {error.num_classes} classes of {error.num_ranks} ranks, so {error.num_tasks:,} tasks"
-    )
-
-
-def _names(even: Evened, links: Int64) -> str:
-    names = ", ".join(even.fast.link_names[link] for link in links[:NAMED].tolist())
-    return names + (f" and {len(links) - NAMED} more" if len(links) > NAMED else "")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -185,11 +185,17 @@ class Setup:
 
     def memory_bytes(self, ranks: Sequence[int]) -> tuple[int, ...]:
         """Return the GPU memory of each of ``ranks``, 0 if unknown."""
-        return tuple(0 if spec is None else spec.memory_bytes for spec in self._gpus_of(ranks))
+        capacities = []
+        for spec in self._gpus_of(ranks):
+            capacities.append(0 if spec is None else spec.memory_bytes)
+        return tuple(capacities)
 
     def power_w(self, ranks: Sequence[int]) -> tuple[int, ...]:
         """Return the maximum GPU power of each of ``ranks``; empty if any is unknown."""
-        watts = tuple(0 if spec is None else spec.power_w or 0 for spec in self._gpus_of(ranks))
+        rank_watts = []
+        for spec in self._gpus_of(ranks):
+            rank_watts.append(0 if spec is None else spec.power_w or 0)
+        watts = tuple(rank_watts)
         return watts if all(watts) else ()
 
     def models_of(self, ranks: Sequence[int]) -> tuple[str, ...]:
@@ -290,24 +296,28 @@ def setup_workload(
     return workload if options.documents is None else packed(workload, options.documents), software
 
 
-def setup_layout(
-    requested: Plan, workload: Workload, profile: Software | None
-) -> tuple[Plan, tuple[str, ...], tuple[str, ...]]:
-    """Return the plan with its open fields filled in as the software does, its notes and its warnings.
+class FilledLayout(NamedTuple):
+    """A plan with its open fields filled in as the software does, and what the user should know of it."""
 
-    Raises PlanError if the software cannot run it.
-    """
+    plan: Plan
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def setup_layout(requested: Plan, workload: Workload, profile: Software | None) -> FilledLayout:
+    """Fill in the open fields of a plan. Raises PlanError if the software cannot run it."""
     layout_facts = LayoutFacts(workload)
     plan, notes = resolve_layout(requested, profile, layout_facts)
     check_layout(requested, plan, profile, layout_facts)
-    return plan, notes, (*ignored_options(requested, plan), *met_with_settings(plan, profile, layout_facts))
+    warnings = (*ignored_options(requested, plan), *met_with_settings(plan, profile, layout_facts))
+    return FilledLayout(plan, notes, warnings)
 
 
 def setup_times(
     machine: JobMachine,
     workload: Workload,
     software: ChosenSoftware,
-    layout: tuple[Plan, tuple[str, ...], tuple[str, ...]],
+    layout: FilledLayout,
     options: SimulateOptions,
 ) -> Setup:
     """Choose the operator times and the costs of launches; return the finished setup."""
@@ -324,37 +334,54 @@ def setup_times(
     compute = meant(options.compute, workload, machine.target)
     times = timing(workload, compute, machine.gpu, machine.gpus_below)
     gpus = _rank_gpus(workload, compute, options, times, machine.cluster, machine.places)
-    gpus, cap, clocks = _at_step_clock(workload, plan, gpus, options, machine)
+    at_clock = _at_step_clock(workload, plan, gpus, options, machine)
+    gpus = at_clock.gpus
     slower = slower_than_average(options, gpus.models[0], plan.num_ranks)
     crosses = pipeline_crosses(plan, machine.cluster, machine.places)
     launch = launches_of(workload, software, options, crosses, plan.pp, plan.virtual_stages > 1)
+    slowest_models = []
+    for model in gpus.models:
+        slowest_models.append(OnSlowestGpu(model, slower) if slower else model)
+    models = tuple(slowest_models)
+    gpu_spec = None if machine.gpu is None or (times.is_recorded and times.named_gpus) else load_gpu(machine.gpu)
     return Setup(
         workload=workload,
         plan=plan,
         machine=machine.cluster,
         options=options,
         compute=compute,
-        gpus=replace(gpus, models=tuple(OnSlowestGpu(model, slower) if slower else model for model in gpus.models)),
+        gpus=replace(gpus, models=models),
         slower=slower,
         launch=launch or launch_for(workload, options.cpu, options.launch_cost_ps),
         software=software,
         layout_notes=layout_notes,
         layout_warnings=layout_warnings,
         network=machine.network,
-        gpu=None if machine.gpu is None or (times.is_recorded and times.named_gpus) else load_gpu(machine.gpu),
+        gpu=gpu_spec,
         times=times,
         places=machine.places,
-        cap=cap,
-        clocks=clocks,
+        cap=at_clock.cap,
+        clocks=at_clock.clocks,
     )
+
+
+class _AtStepClock(NamedTuple):
+    """Operator times of the ranks at the clock of the step.
+
+    cap: the power cap, None without one. clocks: of each GPU model whose clock power decides.
+    """
+
+    gpus: RankGpus
+    cap: PowerCap | None
+    clocks: tuple[StepClock, ...]
 
 
 def _at_step_clock(
     workload: Workload, plan: Plan, gpus: RankGpus, options: SimulateOptions, machine: JobMachine
-) -> tuple[RankGpus, PowerCap | None, tuple[StepClock, ...]]:
-    """Return the ranks' operator times at the clock of the step, the power cap, and the clocks that power decides.
+) -> _AtStepClock:
+    """Return the ranks' operator times at the clock of the step.
 
-    Times change on GPUs whose tables have a known clock, and under a power cap. clocks: of each such GPU model.
+    Times change on GPUs whose tables have a known clock, and under a power cap.
     """
     specs = [known_gpu(machine.gpu or name or workload.gpu) for name in gpus.names]
     batch = plan.micro_batch or plan.batch
@@ -379,7 +406,7 @@ def _at_step_clock(
             if clock.is_table:
                 clocks.append(clock)
         models.append(known[key][0])
-    return replace(gpus, models=tuple(models)), cap, tuple(clocks)
+    return _AtStepClock(replace(gpus, models=tuple(models)), cap, tuple(clocks))
 
 
 def _cap_of(
@@ -389,7 +416,9 @@ def _cap_of(
     """Return the effect of the power cap, None without a cap; raise InputError for several GPU models."""
     if options.power_cap_w is None:
         return None
-    names = {None if spec is None else spec.name for spec in specs}
+    names = set()
+    for spec in specs:
+        names.add(None if spec is None else spec.name)
     if len(names) > 1:
         raise InputError(f"a cap needs one GPU model; the cluster has {', '.join(map(str, names))}", field="power_cap")
     return power_cap(options.power_cap_w, workload, gpus.models[0], specs[0], batch, count)
@@ -410,13 +439,13 @@ def _rank_gpus(
         names, of_rank = models_under(machine, places, workload.gpu)
     pairs = [(workload, model)] * len(names)
     if times.is_each:
-        pairs = [
-            (workload, model) if name is None or short_name(name) == times.gpu else times_on(workload, name, make)
-            for name in names
-        ]
-    return RankGpus(
-        names=names, of_rank=of_rank, workloads=tuple(w for w, _ in pairs), models=tuple(m for _, m in pairs)
-    )
+        pairs = []
+        for name in names:
+            is_recorded_gpu = name is None or short_name(name) == times.gpu
+            pairs.append((workload, model) if is_recorded_gpu else times_on(workload, name, make))
+    workloads = tuple(w for w, _ in pairs)
+    models = tuple(m for _, m in pairs)
+    return RankGpus(names=names, of_rank=of_rank, workloads=workloads, models=models)
 
 
 def slower_than_average(options: SimulateOptions, model: ComputeModel, gpus: int) -> float:

@@ -56,7 +56,8 @@ def _vendor(gpu: str | None) -> str:
 
     spec = known_gpu(gpu)
     names = (gpu or "", *(() if spec is None else spec.aliases))
-    return "amd" if any(name.lower().startswith(("amd", "mi")) for name in names) else "nvidia"
+    is_amd = any(name.lower().startswith(("amd", "mi")) for name in names)
+    return "amd" if is_amd else "nvidia"
 
 
 def software_of(

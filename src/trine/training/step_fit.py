@@ -139,13 +139,16 @@ def calibrate_step(
     fitted_on = f"{len(steps)} measured step{'s' if len(steps) > 1 else ''} of {path.name}"
     labels = {"name": name or path.stem, "description": f"{base.description}; factors fitted on {fitted_on}"}
     unit_factors = dict.fromkeys(fit.factors, 1.0)
+    names = tuple(step.name for step in steps)
+    before_s = tuple(simulations.seconds(unit_factors, number) for number in range(len(steps)))
+    after_s = tuple(simulations.seconds(fit.factors, number) for number in range(len(steps)))
     return StepFit(
         software=base.scaled(fit.factors, fitted_on, fit.left_out_error).model_copy(update=labels),
         fit=fit,
-        names=tuple(step.name for step in steps),
+        names=names,
         measured_s=tuple(times),
-        before_s=tuple(simulations.seconds(unit_factors, number) for number in range(len(steps))),
-        after_s=tuple(simulations.seconds(fit.factors, number) for number in range(len(steps))),
+        before_s=before_s,
+        after_s=after_s,
     )
 
 
@@ -187,7 +190,10 @@ def _base_profile(file: MeasuredSteps, steps: list[_Step]) -> Software:
     if file.software is not None:
         return load_software(file.software)
     profiles = [software_of(None, step.workload, None).profile for step in steps]
-    names = sorted({NO_SOFTWARE if profile is None else profile.name for profile in profiles})
+    profile_names = set()
+    for profile in profiles:
+        profile_names.add(NO_SOFTWARE if profile is None else profile.name)
+    names = sorted(profile_names)
     if len(names) > 1 or profiles[0] is None:
         raise InputError(f"the steps are of {' and '.join(names)} by default: name the one to fit", field="software")
     return profiles[0]
@@ -232,7 +238,8 @@ def _select_factors(file: MeasuredSteps, path: Path, steps: _Simulations, num_st
     for name in USUAL_FACTORS:
         ratios = [steps.seconds({name: 1.05}, step) / steps.seconds({}, step) - 1 for step in range(num_steps)]
         effects[name] = max(map(abs, ratios)) / 0.05
-    names = sorted((name for name in USUAL_FACTORS if effects[name] >= 2 * FELT), key=lambda name: -effects[name])
+    felt = [name for name in USUAL_FACTORS if effects[name] >= 2 * FELT]
+    names = sorted(felt, key=lambda name: -effects[name])
     if not names:
         raise InputError("no measured step depends on any factor of the profile", file=path)
     return names[: max(1, min(MAX_FACTORS, num_steps - 1))]

@@ -33,12 +33,15 @@ from trine.validation.step_factors import ComparedStep, source_weights
 from trine.validation.training import TrainingValidation
 
 LOW, HIGH = 0.08, 0.92
+
+
+def _architecture(generation: str) -> str:
+    """Return the name of a generation without its memory or number."""
+    return "cdna" if generation.startswith("cdna") else generation.removesuffix("-gddr")
+
+
 #: The generation of each GPU; bands pool GPUs of one architecture, regardless of their memory.
-GENERATIONS = {
-    gpu: "cdna" if name.startswith("cdna") else name.removesuffix("-gddr")
-    for name, gpus in machine.GENERATIONS.items()
-    for gpu in gpus
-}
+GENERATIONS = {gpu: _architecture(generation) for generation, gpus in machine.GENERATIONS.items() for gpu in gpus}
 _LEVELS = (("gpu", "software", "scale"), ("gpu", "software"), ("generation", "software"), ("generation",), ())
 #: A step and log(measured / predicted).
 StepError = tuple[ComparedStep, float]
@@ -93,7 +96,8 @@ def _percentiles(members: Sequence[StepError]) -> dict[str, Any]:
 
 
 def _votes_by_scale(members: Sequence[StepError]) -> dict[str, int]:
-    votes = Counter(scale for *_, scale in {(s.row.source.key, s.row.group, s.row.scale) for s, _ in members})
+    scales = {(s.row.source.key, s.row.group, s.row.scale) for s, _ in members}
+    votes = Counter(scale for *_, scale in scales)
     return {name: votes[name] for name in NAMES if votes[name]}
 
 
@@ -192,8 +196,13 @@ def coverage(steps: Sequence[ComparedStep], document: Mapping[str, Any]) -> list
         inside.setdefault((step.row.source.key, step.row.group), []).append(is_inside)
     sources = dict.fromkeys(source for source, _ in inside)
     tables = [("all", list(inside.values()))]
-    tables += [(name, [rows for (source, _), rows in inside.items() if source == name]) for name in sources]
-    return [
-        (name, sum(map(len, groups)), len(groups), float(np.mean([np.mean(rows) for rows in groups])))
-        for name, groups in tables
-    ]
+    source_tables = []
+    for name in sources:
+        source_tables.append((name, [rows for (source, _), rows in inside.items() if source == name]))
+    tables += source_tables
+    rows_of_tables = []
+    for name, groups in tables:
+        rows_of_tables.append(
+            (name, sum(map(len, groups)), len(groups), float(np.mean([np.mean(rows) for rows in groups])))
+        )
+    return rows_of_tables

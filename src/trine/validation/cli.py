@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from trine.cli.options import OUTPUT, Brief, Details, Json, Option, software_profiles
+from trine.cli.completions import software_profiles
+from trine.cli.options import OUTPUT, Brief, Details, Json, Option
 from trine.cli.output import end, say, show, show_answer, to_terminal, until_stopped, write_json, writes, written
 from trine.cli.progress import RowsLine
 from trine.results.text import first_screen
@@ -48,7 +49,13 @@ def collectives(
     validation = replace(validation, left_out=without_own_fit, notes=(note,) if note else ())
     text = summary_text(validation, None if every or details else SHOWN)
     with to_terminal(json):
-        show(validation.headline if brief else text if every or details else first_screen(text), json)
+        if brief:
+            shown = validation.headline
+        elif every or details:
+            shown = text
+        else:
+            shown = first_screen(text)
+        show(shown, json)
     write_json(validation, json, "validate collectives")
     written(plot, lambda path: plot_errors(validation, Path(path)), "drawn in {}")
     if report is not None:
@@ -78,9 +85,9 @@ def loadstore(
         raise InputError(f"no measurement is as small as {largest}", field="--largest")
     rows, finished = until_stopped(map(compared_or_unread, points))
     faults = [row for row in read_fine_grained()[1] if not series or row.source in series]
+    compared = tuple(row for row in rows if not isinstance(row, UnreadRow))
     validation = KernelValidation(
-        compared=tuple(row for row in rows if not isinstance(row, UnreadRow)), finished=finished,
-        unread=(*faults, *(row for row in rows if isinstance(row, UnreadRow))),
+        compared=compared, finished=finished, unread=(*faults, *(row for row in rows if isinstance(row, UnreadRow))),
     )  # fmt: skip
     _answer(validation, json, brief, details)
 
@@ -164,7 +171,10 @@ def _report(
         return load()
     from trine.validation.replay_rows import Answers, user_answers
 
-    cached = {"answers": Answers(None) if again else user_answers()} if is_kept else {}
+    if is_kept:
+        cached = {"answers": Answers(None) if again else user_answers()}
+    else:
+        cached = {}
     with RowsLine() as progress:
         return validate(**kwargs, **cached, progress=progress.rows)
 
@@ -185,6 +195,23 @@ def memory(
 
     options = {"sample": sample, "sources": sources}
     _answer(_report(load_stored_memory, validate_memory, again, options, is_kept=False), json, brief, details)
+
+
+def serving(
+    sample: Annotated[bool, Option("Predict a few rows of each model, GPU, engine and precision.")] = False,
+    again: Annotated[bool, Option("Predict all rows instead of printing the stored report.")] = False,
+    brief: Brief = False,
+    details: Details = False,
+    json: Json = None,
+) -> None:
+    """Compare published latency and throughput of inference engines with predictions.
+
+    Example: trine validate serving
+    """
+    from trine.validation.serving import load_stored_serving, validate_serving
+
+    options = {"sample": sample}
+    _answer(_report(load_stored_serving, validate_serving, again, options, is_kept=False), json, brief, details)
 
 
 def operators(

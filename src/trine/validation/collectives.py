@@ -135,18 +135,22 @@ class CollectiveValidation(Validation):
     def document(self) -> Row:
         """Return ``totals``, ``left_out_totals``, ``groups`` (worst first), ``points`` and ``skipped``; times in us,
         errors as fractions."""
+        targets = {band: dict(zip(_TARGET_KEYS, values, strict=True)) for band, values in TARGETS.items()}
+        left_out = [] if self.left_out is None else _totals_json(self.left_out)
+        group_rows = [
+            {"machine": machine, "op": op, "sizes": band, **stats.row()} for machine, op, band, stats in self.groups()
+        ]
+        point_rows = [_point_json(each) for each in self.compared]
+        skipped = [{"series": series.name, "why": why} for series, why in self.skipped]
         return {
             "trine_version": __version__,
-            "targets": {band: dict(zip(_TARGET_KEYS, values, strict=True)) for band, values in TARGETS.items()},
+            "targets": targets,
             "totals": _totals_json(self),
-            "left_out_totals": [] if self.left_out is None else _totals_json(self.left_out),
+            "left_out_totals": left_out,
             "notes": list(self.notes),
-            "groups": [
-                {"machine": machine, "op": op, "sizes": band, **stats.row()}
-                for machine, op, band, stats in self.groups()
-            ],
-            "points": [_point_json(each) for each in self.compared],
-            "skipped": [{"series": series.name, "why": why} for series, why in self.skipped],
+            "groups": group_rows,
+            "points": point_rows,
+            "skipped": skipped,
         }
 
     def tables(self) -> dict[str, Table]:
@@ -162,26 +166,34 @@ class CollectiveValidation(Validation):
     def totals(self) -> list[tuple[str, str, Statistics]]:
         """Return (name, size band, statistics) for all, fitted and held-out machines, one and several nodes, and for
         points that do not count."""
+        one_node = [each for each in self.counted if each.series.num_nodes <= 1]
+        several_nodes = [each for each in self.counted if each.series.num_nodes > 1]
+        not_counted = [x for x in self.compared if x.point.quality not in COUNTED]
         groups: list[tuple[str, Iterable[Compared]]] = [
             ("all machines", self.counted),
             ("machines used for fitting", _of_split(self.counted, FIT)),
             ("held-out machines", _of_split(self.counted, HELD_OUT)),
-            ("one node", [each for each in self.counted if each.series.num_nodes <= 1]),
-            ("several nodes", [each for each in self.counted if each.series.num_nodes > 1]),
+            ("one node", one_node),
+            ("several nodes", several_nodes),
             ("every point, counted or not", self.compared),
-            (NOT_COUNTED, [x for x in self.compared if x.point.quality not in COUNTED]),
+            (NOT_COUNTED, not_counted),
         ]
-        return [
-            (name, band, stats)
-            for name, points in groups
-            for band in (BELOW, FROM)
-            if (stats := statistics([p for p in points if (p.point.size_bytes >= MIB) == (band == FROM)])) is not None
-        ]
+        totals = []
+        for name, points in groups:
+            for band in (BELOW, FROM):
+                if (
+                    stats := statistics([p for p in points if (p.point.size_bytes >= MIB) == (band == FROM)])
+                ) is not None:
+                    totals.append((name, band, stats))
+        return totals
 
     def groups(self) -> list[tuple[str, str, str, Statistics]]:
         """Return (machine, op, size band, statistics) of counted points, worst median first."""
         members = grouped(self.counted, lambda each: (each.series.machine.name, each.series.op, _size_band(each)))
-        rows = [(*key, stats) for key, points in members.items() if (stats := statistics(points)) is not None]
+        rows = []
+        for key, points in members.items():
+            if (stats := statistics(points)) is not None:
+                rows.append((*key, stats))
         return sorted(rows, key=lambda row: (-row[3].median, row[:3]))
 
     def worst(self, count: int) -> list[Compared]:
@@ -249,7 +261,9 @@ def validate_collectives(
 
 def select(series: Sequence[Series], machines: Sequence[str]) -> list[Series]:
     """Return the series of some machines or families. Raises InputError for an unknown name."""
-    names = {run.machine.name for run in series} | {run.machine.family for run in series}
+    machine_names = {run.machine.name for run in series}
+    families = {run.machine.family for run in series}
+    names = machine_names | families
     for name in machines:
         if name not in names:
             raise InputError(f"no measurements of {name!r}{nearest(name, names)}", field="--machine")
@@ -262,10 +276,12 @@ def statistics(points: Sequence[Compared]) -> Statistics | None:
         return None
     weights = np.array([each.weight for each in points])
     errors = np.array([each.error for each in points])
+    series_numbers = {each.series.number for each in points}
+    are_inside = [each.inside for each in points]
+    widths = [each.width for each in points]
     return Statistics.of(
-        errors, weights, bias=quantile(errors, weights, 0.5), num_series=len({each.series.number for each in points}),
-        inside=float(np.sum(weights[[each.inside for each in points]]) / np.sum(weights)),
-        width=quantile(np.array([each.width for each in points]), weights, 0.5),
+        errors, weights, bias=quantile(errors, weights, 0.5), num_series=len(series_numbers),
+        inside=float(np.sum(weights[are_inside]) / np.sum(weights)), width=quantile(np.array(widths), weights, 0.5),
         at=max(points, key=lambda each: abs(each.error)),
     )  # fmt: skip
 
@@ -305,10 +321,9 @@ def left_out(validation: CollectiveValidation, path: Path | None = None) -> tupl
     if not path.is_file():
         return None, f"no left-out predictions: {HOW} writes them"
     try:
-        table = {
-            (int(row["series"]), int(row["size_bytes"])): [float(row[name]) for name in _TIMES]
-            for row in read_table(path)
-        }
+        table = {}
+        for row in read_table(path):
+            table[(int(row["series"]), int(row["size_bytes"]))] = [float(row[name]) for name in _TIMES]
     except (KeyError, ValueError) as error:
         raise SpecError(f"not a table of series, size_bytes, {', '.join(_TIMES)}: {error}", file=path) from None
     times = [(pair, table.get((pair.series.number, pair.point.size_bytes))) for pair in validation.compared]

@@ -144,7 +144,10 @@ def read_table(path: Path) -> list[dict[str, str]]:
     data = read_bytes(path if is_file(path) else path.with_name(f"{path.name}.gz"))
     text = (gzip.decompress(data) if data.startswith(_GZIP) else data).decode()
     lines = (line for line in io.StringIO(text, newline="") if not line.startswith("#"))
-    return [{name: cell or "" for name, cell in row.items() if name} for row in csv.DictReader(lines)]
+    rows = []
+    for row in csv.DictReader(lines):
+        rows.append({name: cell or "" for name, cell in row.items() if name})
+    return rows
 
 
 def read_each(
@@ -250,7 +253,10 @@ def quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
 
 def errors_by(items: Iterable[Item], key: Callable[[Item], Key], error: Callable[[Item], float]) -> dict[Key, Errors]:
     """Return the errors of each group of items, groups in the order of their first item."""
-    return {name: Errors.of([error(item) for item in members]) for name, members in grouped(items, key).items()}
+    errors = {}
+    for name, members in grouped(items, key).items():
+        errors[name] = Errors.of([error(item) for item in members])
+    return errors
 
 
 #: Heads of the columns that :func:`cells` fills.
@@ -350,8 +356,9 @@ def write_with_pictures(
     for picture, draw in pictures.items():
         draw(folder / picture)
     for table, rows in tables.items():
-        rounded = [_rounded(row) for row in rows] if isinstance(rows, list) else rows
-        frames.to_csv({table: rounded}, folder / table)
+        if isinstance(rows, list):
+            rows = [_rounded(row) for row in rows]
+        frames.to_csv({table: rows}, folder / table)
     write_text(folder / name, text)  # last, because it links to the others
     return [folder / each for each in (name, *pictures, *tables)]
 

@@ -111,11 +111,11 @@ class LayoutValidation(StepValidation):
     def groups(self) -> list[LayoutGroup]:
         """Return the groups of at least ``least`` layouts, by nodes and model."""
         groups = grouped(self.counted, lambda step: (step.row.num_nodes, step.row.facts["model"]))
-        return [
-            LayoutGroup.ranked(model, nodes, steps)
-            for (nodes, model), steps in sorted(groups.items(), key=lambda item: item[0])
-            if len(steps) >= self.least
-        ]
+        ranked = []
+        for (nodes, model), steps in sorted(groups.items(), key=lambda item: item[0]):
+            if len(steps) >= self.least:
+                ranked.append(LayoutGroup.ranked(model, nodes, steps))
+        return ranked
 
     def by_nodes(self) -> list[tuple[str, Errors]]:
         """Return errors of tokens/s at 1-2 nodes, 4-32 nodes and more."""
@@ -150,9 +150,11 @@ class LayoutValidation(StepValidation):
         text = f"{sample}{len(self.counted)} layouts; error of tokens/s: {error_text or 'none'}"
         if groups:
             regret = np.median([group.regret for group in groups])
+            least_spearman = min(g.spearman for g in groups)
+            most_regret = max(g.regret for g in groups)
             text += (
-                f"; Spearman at least {min(g.spearman for g in groups):.2f} in {len(groups)} groups of {self.least} "
-                f"layouts or more, regret {regret:.1%} median, {max(g.regret for g in groups):.1%} at most"
+                f"; Spearman at least {least_spearman:.2f} in {len(groups)} groups of {self.least} "
+                f"layouts or more, regret {regret:.1%} median, {most_regret:.1%} at most"
             )
         return text
 
@@ -175,10 +177,11 @@ class LayoutValidation(StepValidation):
 
     def document(self) -> Row:
         """Return ``errors`` of tokens/s by nodes, ``groups``, ``rows``, ``apart``; ``stored``: origin if stored."""
+        blind = self.blind_errors
         return {
             **self.replayed(), "factors": dict(zip(FITTED_FACTORS, self.factors, strict=True)),
             "num_fitted": self.num_fitted,
-            "blind_one_node": blind.row() if (blind := self.blind_errors) is not None else None,
+            "blind_one_node": blind.row() if blind is not None else None,
             "errors": named_rows("nodes", self.by_nodes()), "apart": named_rows("why", self.apart()), **self.tables(),
         }  # fmt: skip
 
@@ -200,7 +203,11 @@ class LayoutValidation(StepValidation):
 
 def band(row: TrainingRow) -> str:
     """Return ``1-2 nodes``, ``4-32 nodes`` or ``more``."""
-    return BANDS[0] if row.num_nodes <= 2 else BANDS[1] if row.num_nodes <= 32 else BANDS[2]
+    if row.num_nodes <= 2:
+        return BANDS[0]
+    if row.num_nodes <= 32:
+        return BANDS[1]
+    return BANDS[2]
 
 
 def validate_layouts(

@@ -80,7 +80,9 @@ class Series:
     def name(self) -> str:
         """``machine op gpus``, plus version and settings that tell it from similar runs."""
         demanded = (self.options.algorithm, self.options.protocol)
-        extra = [text for text in demanded if text != AUTO] + (["nvls off"] if self.options.nvls is False else [])
+        demands = [text for text in demanded if text != AUTO]
+        nvls = ["nvls off"] if self.options.nvls is False else []
+        extra = demands + nvls
         size = f"{self.num_gpus}" if self.num_nodes <= 1 else f"{self.num_gpus} on {self.num_nodes} nodes"
         return " ".join([self.machine.name, self.op, size, *([self.version] if self.version else []), *extra])
 
@@ -128,9 +130,11 @@ def _series(row: Mapping[str, str], points: Sequence[Mapping[str, str]]) -> Seri
     if row["machine"] not in load_machines():
         raise SpecError(f"unknown machine {row['machine'][:40]!r}{nearest(row['machine'], load_machines())}")
     machine = load_machines()[row["machine"]]
+    library = machine.library if machine.library in LIBRARIES else AUTO
+    nvls = False if row["nvls"] == "0" else None
     options = CollectiveOptions(
-        library=machine.library if machine.library in LIBRARIES else AUTO, algorithm=row["algorithm"] or AUTO,
-        protocol=row["protocol"] or AUTO, launch=machine.launch, nvls=False if row["nvls"] == "0" else None,
+        library=library, algorithm=row["algorithm"] or AUTO, protocol=row["protocol"] or AUTO, launch=machine.launch,
+        nvls=nvls,
     )  # fmt: skip
     series = Series(
         number=int(row["series"]), machine=machine, num_gpus=int(row["gpus"]), num_nodes=int(row["nodes"]),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 from trine.common.units import format_bytes
 from trine.errors import TrineError, one_line
@@ -131,10 +131,11 @@ def _simumax(facts: Mapping[str, str]) -> MemoryRow | None:
         return None
     dp, tp, pp = (int(facts[key]) for key in ("DP", "TP", "PP"))
     layers = int(facts["layers"])
+    sharding = "zero1" if dp > 1 else "none"
+    cuts = tuple(f"layers.{stage * layers // pp}.attention.norm" for stage in range(1, pp))
     plan = Plan(
         dp=dp, tp=tp, pp=pp, micro_batch=1, batch=int(facts["micro_batches"]), sequence_parallel=tp > 1,
-        schedule="1f1b", sharding="zero1" if dp > 1 else "none",
-        cuts=tuple(f"layers.{stage * layers // pp}.attention.norm" for stage in range(1, pp)),
+        schedule="1f1b", sharding=sharding, cuts=cuts,
     )  # fmt: skip
     largest = max(int(size) for size in facts["mem_by_rank_MiB"].split("|"))
     shared = ("its memory run may have another number of micro-batches",) if facts["note"] else ()
@@ -151,12 +152,13 @@ def _torchtitan(facts: Mapping[str, str]) -> MemoryRow | None:
         return None
     is_compiled, gpus = facts["compile"] == "true", int(facts["FSDP"])
     software = changed("torchtitan-2025", operators={"loss": "unfused"}, logits_bytes=12)
+    suffix = "-compiled" if is_compiled else ""
+    profile = software if is_compiled else load_software("torchtitan-eager")
     return MemoryRow(
-        source=TORCHTITAN, name=f"llama-3.1-8b-{gpus}{'-compiled' if is_compiled else ''}", counter=RESERVED,
+        source=TORCHTITAN, name=f"llama-3.1-8b-{gpus}{suffix}", counter=RESERVED,
         measured_bytes=round(float(facts["peak_memory_GiB"]) * GIB),
         plan=Plan(dp=gpus, batch=int(facts["local_batch"]), sharding="fsdp", recompute=facts["recompute"]),
-        model=_llama("llama-3.1-8b", facts, int(facts["seq_len"])),
-        software=software if is_compiled else load_software("torchtitan-eager"), stages=(0,),
+        model=_llama("llama-3.1-8b", facts, int(facts["seq_len"])), software=profile, stages=(0,),
         open=("sequence 8192 is torchtitan's default of that time; the loss was not compiled then",),
         nodes=-(-gpus // 8),
     )  # fmt: skip
@@ -180,12 +182,20 @@ def _public(facts: Mapping[str, str]) -> MemoryRow:
     software = load_software(facts["software"])
     dp, tp, pp = (int(facts[key]) for key in ("dp", "tp", "pp"))
     is_fsdp = software.name.startswith("torchtitan")
-    sharding = "none" if dp == 1 else "fsdp" if is_fsdp else "zero1"
+    if dp == 1:
+        sharding = "none"
+    elif is_fsdp:
+        sharding = "fsdp"
+    else:
+        sharding = "zero1"
+    measured_bytes = round(float(facts["memory_GiB"]) * GIB) if facts["memory_GiB"] else None
+    schedule = "1f1b" if pp > 1 else None
+    profile = changed(software.name, operators={"dropout": True}) if variant.startswith("megatron") else software
     return MemoryRow(
         source=PUBLIC,
         name=facts["row"],
         counter=facts["counter"],
-        measured_bytes=round(float(facts["memory_GiB"]) * GIB) if facts["memory_GiB"] else None,
+        measured_bytes=measured_bytes,
         model=replace(model, sequence=sequence, parameters=None, **shapes),
         plan=Plan(
             dp=dp,
@@ -196,9 +206,9 @@ def _public(facts: Mapping[str, str]) -> MemoryRow:
             sharding=sharding,
             recompute=facts["recompute"],
             sequence_parallel=tp > 1 and "deepspeed" not in software.name,
-            schedule="1f1b" if pp > 1 else None,
+            schedule=schedule,
         ),
-        software=changed(software.name, operators={"dropout": True}) if variant.startswith("megatron") else software,
+        software=profile,
         stages=tuple(range(pp)),
         nodes=-(-int(facts["gpus"]) // 8),
         capacity_bytes=int(facts["capacity_GiB"]) * GIB,
@@ -211,14 +221,15 @@ def _ultrascale(facts: Mapping[str, str]) -> MemoryRow:
 
     names = {"slow": "nanotron-2024-polling"}
     measured = facts["memory_rank0_GiB"] if facts["status"] == "measured" else ""
+    measured_bytes = round(float(measured) * GIB) if measured else None
+    structure = "" if facts["status"] == "measured" else structural(facts["flags"])
     return MemoryRow(
         source=ULTRASCALE, name=facts.get("row") or f"ultrascale-{facts['number']}", counter=RESERVED,
         model=_llama(facts["model"], facts, int(facts["seq_len"]), tied=facts["tied_embeddings"] == "true"),
-        measured_bytes=round(float(measured) * GIB) if measured else None, plan=_layout(facts),
-        software=load_software(names.get(facts["population"], "nanotron-2024")), stages=(0,), nodes=int(facts["nodes"]),
-        capacity_bytes=load_gpu("h100-sxm").memory_bytes,
-        structural="" if facts["status"] == "measured" else structural(facts["flags"]), open=LAYOUTS_OPEN,
-        is_layout=True,
+        measured_bytes=measured_bytes, plan=_layout(facts),
+        software=load_software(names.get(facts["population"], "nanotron-2024")), stages=(0,),
+        nodes=int(facts["nodes"]), capacity_bytes=load_gpu("h100-sxm").memory_bytes, structural=structure,
+        open=LAYOUTS_OPEN, is_layout=True,
     )  # fmt: skip
 
 
@@ -288,14 +299,19 @@ class _Arguments:
     def model(self) -> Transformer:
         gated, hidden = bool(self.get("swiglu")), self.hidden
         usual = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden  # as Megatron-LM's arguments.py
+        kv_heads = int(self.get("num-query-groups", self.heads)) if self.get("group-query-attention") else self.heads
+        norm: Literal["rms", "layer"] = "rms" if self.get("normalization") == "RMSNorm" else "layer"
+        activation: Literal["swiglu", "gelu"] = "swiglu" if gated else "gelu"
+        biases: Literal["none", "qkv", "all"] = "none" if self.get("disable-bias-linear") else "all"
+        if self.get("position-embedding-type") == "rope":
+            positions = None
+        else:
+            positions = int(self.get("max-position-embeddings"))
         return Transformer(
             name="gpt", layers=self.layers, hidden=hidden, heads=self.heads, head_size=hidden // self.heads,
-            kv_heads=int(self.get("num-query-groups", self.heads)) if self.get("group-query-attention") else self.heads,
-            ffn=int(self.get("ffn-hidden-size", usual)), vocab=int(self.get("vocab-size", GPT2_VOCABULARY)),
-            sequence=int(self.get("seq-length")), norm="rms" if self.get("normalization") == "RMSNorm" else "layer",
-            activation="swiglu" if gated else "gelu", biases="none" if self.get("disable-bias-linear") else "all",
-            max_positions=None if self.get("position-embedding-type") == "rope" else int(
-                self.get("max-position-embeddings")),
+            kv_heads=kv_heads, ffn=int(self.get("ffn-hidden-size", usual)),
+            vocab=int(self.get("vocab-size", GPT2_VOCABULARY)), sequence=int(self.get("seq-length")), norm=norm,
+            activation=activation, biases=biases, max_positions=positions,
             tied_embeddings=not self.get("untie-embeddings-and-output-weights"),
         )  # fmt: skip
 
@@ -305,12 +321,15 @@ class _Arguments:
         if self.virtual > 1:  # trine sends groups of one micro-batch per stage
             count = -(-count // self.pp) * self.pp
         sharded = bool(self.get("use-distributed-optimizer")) and self.dp * self.cp > 1
+        schedule = "interleaved" if self.virtual > 1 else "1f1b"
+        sharding = "zero1" if sharded else "none"
+        shard_ways = self.dp // groups if groups and sharded else None
+        recompute = "full" if self.get("recompute-granularity") == "full" else "none"
         return Plan(
             dp=self.dp, tp=self.tp, pp=self.pp, cp=self.cp, micro_batch=size, batch=size * count,
-            virtual_stages=self.virtual, schedule="interleaved" if self.virtual > 1 else "1f1b",
-            sharding="zero1" if sharded else "none", shard_ways=self.dp // groups if groups and sharded else None,
+            virtual_stages=self.virtual, schedule=schedule, sharding=sharding, shard_ways=shard_ways,
             sequence_parallel=bool(self.get("sequence-parallel")) and self.tp > 1, cuts=self._cuts(),
-            recompute="full" if self.get("recompute-granularity") == "full" else "none",
+            recompute=recompute,
         )  # fmt: skip
 
     def _cuts(self) -> tuple[str, ...]:
@@ -339,16 +358,19 @@ class _Arguments:
         if self.get("defer-embedding-wgrad-compute"):
             logits = (logits or 2) + 2 * int(self.get("wgrad-deferral-limit", 0))
         copies = bool(self.get("deterministic-mode")) and not self.is_unfused
+        attention = "unfused" if self.is_unfused else "flash"
+        weight_gradients = "operator" if self.get("no-gradient-accumulation-fusion") else "fused"
+        keeps = {"attention": 1.0} if copies else {}
         return changed(
             "megatron-core",
             operators={
                 "dropout": drops,
-                "attention": "unfused" if self.is_unfused else "flash",
+                "attention": attention,
                 "loss": chosen.operators.loss,
             },
-            weight_gradients="operator" if self.get("no-gradient-accumulation-fusion") else "fused",
+            weight_gradients=weight_gradients,
             logits_bytes=logits,
-            keeps={"attention": 1.0} if copies else {},
+            keeps=keeps,
         )
 
 
@@ -422,7 +444,9 @@ class MemoryValidation(Validation):
     def spread(self) -> Errors | None:
         """Return differences of golden runs of one test on two platforms; None without such a test."""
         rows = [a.row for a in self.answers if a.row.source == GOLDEN and a.row.measured_bytes]
-        tests = [[row.measured_bytes or 0 for row in test] for test in grouped(rows, lambda row: row.test).values()]
+        tests = []
+        for test in grouped(rows, lambda row: row.test).values():
+            tests.append([row.measured_bytes or 0 for row in test])
         return Errors.of_some([b / a - 1 for sizes in tests for a, b in combinations(sizes, 2)])
 
     def confusion(self) -> dict[str, dict[str, int]]:
@@ -468,7 +492,8 @@ class MemoryValidation(Validation):
         return [*aligned(rows, 30), f"of {ran} layouts that ran, {fitting} come out under the capacity"] if ran else []
 
     def _worst_rows(self) -> list[str]:
-        worst = sorted((a for a in self.answers if a.counts), key=lambda a: -abs(a.error))[:SHOWN]
+        counted = [a for a in self.answers if a.counts]
+        worst = sorted(counted, key=lambda a: -abs(a.error))[:SHOWN]
         rows = [("worst rows", "counter", "measured", "predicted", "error")]
         rows += [
             (one_line(a.row.name, 55), a.row.counter, format_bytes(a.row.measured_bytes or 0),
@@ -490,13 +515,25 @@ class MemoryValidation(Validation):
 
     def tables(self) -> dict[str, Table]:
         """Return ``rows`` of :meth:`document`."""
-        rows: list[Row] = [
-            {"row": a.row.name, "source": a.row.source, "counter": a.row.counter, "nodes": a.row.nodes or None,
-             "measured_bytes": a.row.measured_bytes, "predicted_bytes": a.predicted_bytes if a.use else None,
-             "error": a.error if a.is_compared else None, "verdict": a.verdict or None,
-             "structural": a.row.structural or None, "open": list(a.row.open), "why_not": a.why_not or None}
-            for a in self.answers
-        ]  # fmt: skip
+        rows: list[Row] = []
+        for a in self.answers:
+            predicted = a.predicted_bytes if a.use else None
+            error = a.error if a.is_compared else None
+            rows.append(
+                {
+                    "row": a.row.name,
+                    "source": a.row.source,
+                    "counter": a.row.counter,
+                    "nodes": a.row.nodes or None,
+                    "measured_bytes": a.row.measured_bytes,
+                    "predicted_bytes": predicted,
+                    "error": error,
+                    "verdict": a.verdict or None,
+                    "structural": a.row.structural or None,
+                    "open": list(a.row.open),
+                    "why_not": a.why_not or None,
+                }
+            )
         return {"rows": rows}
 
 
@@ -559,11 +596,13 @@ class ModelledMemory:
             deciding = [use, self._largest(row, ends)] if ends and ends != row.stages else [use]
         except TrineError as error:
             return ComparedMemory(row=row, use=None, verdict="", why_not=str(error))
-        worst = max((use.verdict for use in deciding), key=lambda v: VERDICTS.index(v) if v in VERDICTS else -1)
+        verdicts = [use.verdict for use in deciding]
+        worst = max(verdicts, key=lambda v: VERDICTS.index(v) if v in VERDICTS else -1)
         return ComparedMemory(row=row, use=use, verdict=worst)
 
     def _largest(self, row: MemoryRow, stages: Iterable[int]) -> MemoryUse:
-        return max((self._use(row, stage) for stage in stages), key=lambda use: use.needed_bytes)
+        uses = [self._use(row, stage) for stage in stages]
+        return max(uses, key=lambda use: use.needed_bytes)
 
     def _use(self, row: MemoryRow, stage: int) -> MemoryUse:
         plan = plain(row.plan)

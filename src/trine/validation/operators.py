@@ -18,8 +18,9 @@ import numpy as np
 from trine.cluster.presets import load_gpu
 from trine.common.arrays import Float64
 from trine.compute.tables import left_out
-from trine.compute.tables.files import DEEPBENCH, NEUSIGHT, known_tables, measured, read_arrays
-from trine.compute.tables.fp32 import BENCH_DTYPES, bench_gpus
+from trine.compute.tables.convolutions import BENCH_DTYPES, bench_gpus
+from trine.compute.tables.files import known_tables, read_arrays
+from trine.compute.tables.fp32_files import DEEPBENCH, NEUSIGHT, measured
 from trine.compute.tables.operators import OperatorTables
 from trine.errors import InputError, nearest
 from trine.results.report import Row, Table
@@ -314,7 +315,9 @@ def _table(rows: Sequence[OperatorErrors]) -> list[str]:
         source = "" if question.source == question.gpu else question.source
         percentages = (f"{errors.median:.1%}", f"{errors.mean:.1%}", f"{errors.p90:.1%}", f"{errors.worst:.0%}")
         lines.append((question.gpu, source, question.operator, question.dtype, f"{errors.count}", *percentages, met))
-    return aligned(lines, 16, left=4) if is_moved else aligned([(line[0], *line[2:]) for line in lines], 16, left=3)
+    if is_moved:
+        return aligned(lines, 16, left=4)
+    return aligned([(line[0], *line[2:]) for line in lines], 16, left=3)
 
 
 def _pair_lines(rows: Sequence[OperatorErrors]) -> list[str]:

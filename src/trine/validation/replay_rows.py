@@ -28,7 +28,7 @@ from trine.validation.harness import hash_inputs
 from trine.validation.training_rows import TrainingRow, load_layouts, load_rows
 
 #: Least share of the step that a usable critical path covers.
-LEAST_PATH = 0.5
+MIN_PATH = 0.5
 #: Parts of the critical path -> the factor that they are multiplied by.
 _PARTS = {"compute": "gpu", "launch": "cpu", "communication": "communication"}
 #: Fields of a source that its rows' answers depend on.
@@ -116,12 +116,12 @@ def _predict_sound_row(row: TrainingRow, ask: Ask, began: float) -> Predicted:
     result = simulate(workload, row.plan(), options=options)
     work = result.work
     simulated = row.micro_batches if result.repeats is None else result.repeats.simulated
+    model_flops = 0.0 if work is None else work.model_flops / work.num_gpus
+    peak_flops = (work.peak_flops or 0.0) if work is not None else 0.0
     return Predicted(
         row=row.name, step_s=result.step_time_ps / 1e12, shares=_shares(result), simulated=simulated,
-        micro_batches=row.micro_batches, memory_bytes=result.memory_peak_bytes or 0,
-        model_flops=0.0 if work is None else work.model_flops / work.num_gpus,
-        peak_flops=(work.peak_flops or 0.0) if work is not None else 0.0,
-        software=str(result.plan["software"]), cpu_s=time.process_time() - began,
+        micro_batches=row.micro_batches, memory_bytes=result.memory_peak_bytes or 0, model_flops=model_flops,
+        peak_flops=peak_flops, software=str(result.plan["software"]), cpu_s=time.process_time() - began,
     )  # fmt: skip
 
 
@@ -129,8 +129,10 @@ def _shares(result: Result) -> Triple:
     """Return shares of the critical path by factor, or of the slowest rank's time if the path is too short."""
     step = max(1, result.step_time_ps)
     path = result.critical_path_times
-    shares = [sum(ps for part, ps in path.items() if _PARTS.get(part) == name) / step for name in USUAL_FACTORS]
-    if sum(shares) < LEAST_PATH:
+    shares = []
+    for name in USUAL_FACTORS:
+        shares.append(sum(ps for part, ps in path.items() if _PARTS.get(part) == name) / step)
+    if sum(shares) < MIN_PATH:
         times, row = result.rank_times, result.slowest_row
         launch = times.waits[row, RANK_REASONS.index("launch")]
         shares = [float(part) / step for part in (times.compute[row], launch, times.exposed[row])]
@@ -216,7 +218,10 @@ def replay(
     if jobs is not None and jobs < 1:
         raise InputError(f"must be at least 1, got {jobs}", field="jobs")
     ask, answers = ask or Ask(), answers or Answers(None)
-    answers_by_row = {row.name: saved_answer for row in rows if (saved_answer := answers.get(row, ask)) is not None}
+    answers_by_row = {}
+    for row in rows:
+        if (saved_answer := answers.get(row, ask)) is not None:
+            answers_by_row[row.name] = saved_answer
     remaining = [row for row in rows if row.name not in answers_by_row]
     for name in answers_by_row:
         done(name)

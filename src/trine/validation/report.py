@@ -98,9 +98,9 @@ def verdicts(validation: CollectiveValidation) -> list[tuple[str, int, int]]:
     points_by_series = grouped(validation.compared, lambda pair: (pair.series.number, quality_of(pair)))
     answers: dict[str, list[bool]] = {}
     for (_, quality), points in points_by_series.items():
-        expected = Expected(
-            sizes=tuple(x.point.size_bytes for x in points), usual=tuple(x.predicted for x in points), causes=()
-        )
+        sizes = tuple(x.point.size_bytes for x in points)
+        usual = tuple(x.predicted for x in points)
+        expected = Expected(sizes=sizes, usual=usual, causes=())
         state = check_curve(expected, [x.point.time_ps for x in points]).state
         answers.setdefault(quality, []).append(state != HEALTHY)
     return [(quality, sum(answers[quality]), len(answers[quality])) for quality in sorted(answers)]
@@ -128,21 +128,21 @@ def page(validation: CollectiveValidation) -> str:
         f"{band}: median {m:.0%}, p90 {p:.0%}, inside {s:.0%}, median width of the range (high / low) {w}"
         for band, (m, p, s, w) in TARGETS.items()
     )
-    missed = [
-        f"{name} {band} ({', '.join(wrong)})"
-        for name, band, stats in validation.totals()
-        if name in _COUNTED_GROUPS and (wrong := stats.missed(band))
-    ]
+    missed = []
+    for name, band, stats in validation.totals():
+        if name in _COUNTED_GROUPS and (wrong := stats.missed(band)):
+            missed.append(f"{name} {band} ({', '.join(wrong)})")
     reasons = Counter(why.partition(":")[0] for _, why in validation.skipped)
     qualities = Counter(x.point.quality for x in validation.compared if x.point.quality not in COUNTED)
+    target_lines = "\n".join(f"- Target {target}." for target in targets)
+    note_lines = "".join(f"Note: {note}.\n\n" for note in validation.notes)
+    not_counted = ", ".join(f"{count} {name}" for name, count in qualities.most_common())
+    skipped = ", ".join(f"{why} ({count})" for why, count in reasons.items())
+    verdict_words = ", ".join(f"{wrong} of {total} {name} series" for name, wrong, total in verdicts(validation))
     return page_text(
-        PAGE, headline=validation.headline, totals=_totals_table(validation),
-        targets="\n".join(f"- Target {target}." for target in targets),
-        notes="".join(f"Note: {note}.\n\n" for note in validation.notes), worst=_worst_table(validation),
-        missed="; ".join(missed) or "none",
-        not_counted=", ".join(f"{count} {name}" for name, count in qualities.most_common()) or "none",
-        skipped=", ".join(f"{why} ({count})" for why, count in reasons.items()) or "none",
-        verdicts=", ".join(f"{wrong} of {total} {name} series" for name, wrong, total in verdicts(validation)),
+        PAGE, headline=validation.headline, totals=_totals_table(validation), targets=target_lines, notes=note_lines,
+        worst=_worst_table(validation), missed="; ".join(missed) or "none", not_counted=not_counted or "none",
+        skipped=skipped or "none", verdicts=verdict_words,
     )  # fmt: skip
 
 
@@ -157,7 +157,9 @@ def _totals_table(validation: CollectiveValidation) -> str:
             groups.append((f"family left out: {name}", band, stats))
     rows = []
     for name, members in grouped(groups, lambda group: group[0]).items():
-        bands = {band: (*_cells(s)[:3], _cells(s)[4], "yes" if s.meets(band) else "no") for _, band, s in members}
+        bands = {}
+        for _, band, s in members:
+            bands[band] = (*_cells(s)[:3], _cells(s)[4], "yes" if s.meets(band) else "no")
         rows.append((name, *(cell for band in TARGETS for cell in bands.get(band, ("",) * 5))))
     head = [cell for band in TARGETS for cell in (f"{band}: points", "median", "p90", "inside", "targets met")]
     return markdown(("machines", *head), rows)
@@ -180,11 +182,12 @@ def _series_rows(validation: CollectiveValidation) -> list[Row]:
     for series, points, why in pairs:
         machine, stats = series.machine, statistics(points)
         worst = stats and stats.at
+        num_counted = sum(x.point.quality in COUNTED for x in points)
         rows.append({
             "series": series.name, "machine": machine.name, "family": machine.family, "split": machine.split,
             "cluster": machine.cluster, "launch": machine.launch, "points": len(points),
-            "counted_points": sum(x.point.quality in COUNTED for x in points),
-            "median_error": stats and stats.median, "worst_error": worst and worst.error,
+            "counted_points": num_counted, "median_error": stats and stats.median,
+            "worst_error": worst and worst.error,
             "worst_size_bytes": worst and worst.point.size_bytes, "measured_us": worst and worst.point.time_ps / 1e6,
             "predicted_us": worst and worst.predicted.time_ps / 1e6,
             "predicted_choice": worst and f"{worst.predicted.algorithm}/{worst.predicted.protocol}",
@@ -206,14 +209,18 @@ CURVES = (
 def plot_errors(validation: CollectiveValidation, path: Path) -> None:
     """Draw predicted / measured time against size, one dot per point."""
     figure, axis = subplots(figsize=(10, 4.6))
+    not_counted = [x for x in validation.compared if x.point.quality not in COUNTED]
+    one_node = [x for x in validation.counted if x.series.num_nodes <= 1]
+    several_nodes = [x for x in validation.counted if x.series.num_nodes > 1]
     kinds = (
-        ("not counted", "#BBBBBB", [x for x in validation.compared if x.point.quality not in COUNTED]),
-        ("one node", "#0072B2", [x for x in validation.counted if x.series.num_nodes <= 1]),
-        ("several nodes", "#D55E00", [x for x in validation.counted if x.series.num_nodes > 1]),
+        ("not counted", "#BBBBBB", not_counted),
+        ("one node", "#0072B2", one_node),
+        ("several nodes", "#D55E00", several_nodes),
     )
     for name, colour, points in kinds:
-        axis.scatter([x.point.size_bytes for x in points], [1 + x.error for x in points], s=6, color=colour, lw=0,
-                     alpha=0.6, label=f"{name} ({len(points)})")  # fmt: skip
+        sizes = [x.point.size_bytes for x in points]
+        ratios = [1 + x.error for x in points]
+        axis.scatter(sizes, ratios, s=6, color=colour, lw=0, alpha=0.6, label=f"{name} ({len(points)})")
     for low, high, first, last in ((0.75, 1.25, 1, MIB), (0.88, 1.12, MIB, 1 << 35)):
         axis.fill_between([first, last], low, high, color="#009E73", alpha=0.12, lw=0)
     axis.axhline(1, color="black", lw=0.8)
@@ -230,7 +237,10 @@ def plot_errors(validation: CollectiveValidation, path: Path) -> None:
 
 def plot_curves(validation: CollectiveValidation, path: Path) -> None:
     """Draw bus bandwidth against size for some series: measured dots, predicted line and range."""
-    curves = [pair for name in CURVES if (pair := series_named(validation, *name)) is not None]
+    curves = []
+    for name in CURVES:
+        if (pair := series_named(validation, *name)) is not None:
+            curves.append(pair)
     figure, axes = subplots(-(-max(1, len(curves)) // 3), 3, figsize=(11, 3.1 * -(-max(1, len(curves)) // 3)),
                              squeeze=False)  # fmt: skip
     for axis in axes.flat[len(curves) :]:
@@ -245,12 +255,17 @@ def plot_curves(validation: CollectiveValidation, path: Path) -> None:
 def _curve(axis: Any, points: list[Compared]) -> None:
     sizes = [x.point.size_bytes for x in points]
     bus_bytes = [x.predicted.sent_bytes * x.predicted.bus_factor * 1e3 for x in points]
-    times = ([x.predicted.high_ps for x in points], [x.predicted.low_ps for x in points],
-             [x.predicted.time_ps for x in points], [x.point.time_ps for x in points])  # fmt: skip
+    highs = [x.predicted.high_ps for x in points]
+    lows = [x.predicted.low_ps for x in points]
+    predicted_ps = [x.predicted.time_ps for x in points]
+    measured_ps = [x.point.time_ps for x in points]
+    times = (highs, lows, predicted_ps, measured_ps)
     low, high, predicted, measured = ([m / t for m, t in zip(bus_bytes, series, strict=True)] for series in times)
     axis.fill_between(sizes, low, high, color="#56B4E9", alpha=0.3, lw=0, label="band")
     axis.plot(sizes, predicted, color="black", lw=1, label="predicted")
-    colours = ["#009E73" if x.point.quality in COUNTED else "#BBBBBB" for x in points]
+    colours = []
+    for x in points:
+        colours.append("#009E73" if x.point.quality in COUNTED else "#BBBBBB")
     axis.scatter(sizes, measured, s=10, zorder=3, label="measured", color=colours)
     first, last = math.ceil(math.log2(sizes[0])), math.floor(math.log2(sizes[-1]))
     size_axis(axis, [2**power for power in range(first, last + 1, max(1, (last - first) // 4))])

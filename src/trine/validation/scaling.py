@@ -187,7 +187,9 @@ def _batch(row: Mapping[str, str]) -> int | None:
     if row["batch_per_gpu"]:
         return int(row["batch_per_gpu"])
     printed = [int(number) for number in re.findall(r"(\d+) \(", row["batch_as_printed"])]
-    return printed[-1 if row["precision"] == "amp" else 0] if printed else None
+    if printed:
+        return printed[-1 if row["precision"] == "amp" else 0]
+    return None
 
 
 # -- prediction --------------------------------------------------------------------------------------------------------
@@ -216,9 +218,11 @@ def predict(pair: Pair, numbers: ScalingFile | None = None) -> Scaled:
     workload = measured_workload(pair, pair.step_s * (1 + slowest))
     horovod = None if pair.framework == PYTORCH else numbers.horovod
     bucket = 25 * MIB if horovod is None else horovod.fusion_mib * MIB
+    first_bucket = MIB if horovod is None else bucket
+    buffers = "auto" if horovod is None else "none"
     plan = Plan(
-        dp=pair.gpus, overlap="modelled", inputs="none", bucket_bytes=bucket,
-        first_bucket_bytes=MIB if horovod is None else bucket, buffers="auto" if horovod is None else "none",
+        dp=pair.gpus, overlap="modelled", inputs="none", bucket_bytes=bucket, first_bucket_bytes=first_bucket,
+        buffers=buffers,
     )  # fmt: skip
     step_s, software = _simulated(workload, plan, pair.cluster), _host_s(numbers.host, pair)
     if horovod is not None:
@@ -335,7 +339,8 @@ class ScalingValidation(Validation):
         return self._worst_first(is_judged=False)
 
     def _worst_first(self, is_judged: bool) -> list[Scaled]:
-        return sorted((row for row in self.rows if row.pair.is_judged == is_judged), key=lambda row: -abs(row.error))
+        chosen = [row for row in self.rows if row.pair.is_judged == is_judged]
+        return sorted(chosen, key=lambda row: -abs(row.error))
 
     @property
     def headline(self) -> str:
@@ -360,11 +365,11 @@ class ScalingValidation(Validation):
             head = (title, "batch", "measured", "trine", "error", "NCCL", "slowest", "software")
             yield aligned([head, *map(_cells, rows)], 30)
         yield self.not_predicted_lines()
-        lines = [
-            f"  {len(pairs):3d}  {name}: efficiency {min(p.measured for p in pairs):.2f} to "
-            f"{max(p.measured for p in pairs):.2f}"
-            for name, pairs in sorted(self.not_asked.items())
-        ]
+        lines = []
+        for name, pairs in sorted(self.not_asked.items()):
+            least = min(p.measured for p in pairs)
+            most = max(p.measured for p in pairs)
+            lines.append(f"  {len(pairs):3d}  {name}: efficiency {least:.2f} to {most:.2f}")
         yield ["not asked, as trine has no shapes of them", *lines]
 
     def document(self) -> Row:
@@ -383,10 +388,9 @@ class ScalingValidation(Validation):
 
     def tables(self) -> dict[str, Table]:
         """Return ``rows`` and ``fitted_on`` of :meth:`document`, the worst first."""
-        return {
-            "rows": [row.to_dict() for row in self.judged],
-            "fitted_on": [row.to_dict() for row in self.fitted],
-        }
+        judged = [row.to_dict() for row in self.judged]
+        fitted = [row.to_dict() for row in self.fitted]
+        return {"rows": judged, "fitted_on": fitted}
 
 
 def validate_scaling() -> ScalingValidation:

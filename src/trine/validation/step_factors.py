@@ -116,7 +116,7 @@ class StepValidation(Validation):
 
 
 #: A source with fewer rows fits only the compute factor.
-LEAST_FOR_THREE = 8
+MIN_FOR_THREE = 8
 #: Standard deviation of the rows' log errors, and prior standard deviations of the log factors.
 NOISE, PRIORS = 0.06, (0.4, 0.7, 0.7)
 #: Errors beyond this number of standard deviations count linearly, not squared, so that outliers move no factor far.
@@ -184,7 +184,7 @@ def calibrated(
     calibrated_by_row: dict[str, ComparedStep] = {}
     counted = [step for step in steps if not step.row.apart and not step.answer.why_not]
     for members in grouped(counted, lambda step: (step.row.source.key, step.row.gpu)).values():
-        num_factors = 3 if len(members) >= LEAST_FOR_THREE else 1
+        num_factors = 3 if len(members) >= MIN_FOR_THREE else 1
         refined_steps = refined([AskedStep(step.row, step.answer) for step in members], num_factors, rerun, usual)
         for step, seconds in zip(members, left_out(refined_steps, num_factors), strict=True):
             calibrated_by_row[step.row.name] = replace(step, calibrated_s=seconds)
@@ -197,10 +197,10 @@ def refined(steps: list[AskedStep], num_factors: int, rerun: Again | None, usual
         return steps
     simulated_factors = asked_factors(fit(steps, num_factors))
     answers = rerun([step.row for step in steps], replace(usual or Ask(), factors=simulated_factors))
-    return [
-        step if answer.why_not else AskedStep(step.row, answer, simulated_factors)
-        for step, answer in zip(steps, answers, strict=True)
-    ]
+    asked = []
+    for step, answer in zip(steps, answers, strict=True):
+        asked.append(step if answer.why_not else AskedStep(step.row, answer, simulated_factors))
+    return asked
 
 
 def asked_factors(factors: Triple) -> Triple:
@@ -222,7 +222,9 @@ def left_out(steps: Sequence[AskedStep], num_factors: int) -> list[float | None]
 
 def _groups(rows: Sequence[TrainingRow]) -> list[str]:
     models = [f"{row.model} {row.whole('layers')} {row.whole('hidden')}" for row in rows]
-    return models if len(set(models)) > 1 else [str(row.num_gpus) for row in rows]
+    if len(set(models)) > 1:
+        return models
+    return [str(row.num_gpus) for row in rows]
 
 
 def words(factors: Triple, names: Sequence[str] = USUAL_FACTORS) -> str:

@@ -57,13 +57,18 @@ class TrainingValidation(StepValidation):
     def errors(self, steps: Sequence[ComparedStep], is_calibrated: bool = False) -> Errors | None:
         """Return errors over sources, which weigh the same; None without steps."""
         counted = [step for step in steps if not is_calibrated or step.calibrated_s is not None]
-        errors = [cast(float, step.calibrated_error) if is_calibrated else step.error for step in counted]
+        errors = []
+        for step in counted:
+            errors.append(cast(float, step.calibrated_error) if is_calibrated else step.error)
         return Errors.of_some(errors, source_weights(counted))
 
     def grouped(self, by: str, is_calibrated: bool = False) -> list[tuple[str, Errors]]:
         """Return errors of counted rows by source, GPU, software or scale, the largest mean first."""
         groups = grouped(self.counted, lambda step: step.group(by)).items()
-        rows = [(name, errors) for name, steps in groups if (errors := self.errors(steps, is_calibrated))]
+        rows = []
+        for name, steps in groups:
+            if errors := self.errors(steps, is_calibrated):
+                rows.append((name, errors))
         return sorted(rows, key=lambda row: -row[1].mean)
 
     def votes(self) -> list[tuple[str, Errors]]:
@@ -110,7 +115,8 @@ class TrainingValidation(StepValidation):
         """Return errors by source, GPU, software and scale, the worst rows with open facts, and the other rows."""
         yield from map(self._group_lines, GROUPS)
         yield from self.tuned_paragraphs()
-        if worst := [line for step in self.worst()[:NUM_WORST] for line in _worst_lines(step)]:
+        worst = [line for step in self.worst()[:NUM_WORST] for line in _worst_lines(step)]
+        if worst:
             yield ["worst rows", *worst]
         if apart := self.apart():
             head, *rows = error_lines("apart, counted nowhere", ((name, errors) for name, _, errors in apart), 24)
@@ -138,16 +144,21 @@ class TrainingValidation(StepValidation):
         Times in seconds, errors as fractions. ``stored``: origin of a stored report.
         """
         errors, fitted = self.errors(self.counted), self.errors(self.counted, True)
+        blind_row = None if errors is None else errors.row()
+        calibrated_row = None if fitted is None else fitted.row()
+        left_out = load_left_out() if self.voted() else []
+        apart_rows = [step_row(step) for step in self.compared if step.row.apart]
+        not_predicted = [{"row": s.row.name, "why": s.answer.why_not} for s in self.failed]
         return {
             **self.replayed(),
             "finished": self.finished,
             "targets": {"mean_error_max": BLIND.mean, "p90_error_max": BLIND.p90, "bias_max": BLIND.bias},
-            "errors": None if errors is None else errors.row(),
-            "calibrated_errors": None if fitted is None else fitted.row(),
+            "errors": blind_row,
+            "calibrated_errors": calibrated_row,
             **self.tables(),
-            "left_out": load_left_out() if self.voted() else [],
-            "apart": [step_row(step) for step in self.compared if step.row.apart],
-            "not_predicted": [{"row": s.row.name, "why": s.answer.why_not} for s in self.failed],
+            "left_out": left_out,
+            "apart": apart_rows,
+            "not_predicted": not_predicted,
         }
 
     def tables(self) -> dict[str, Table]:
@@ -202,8 +213,12 @@ def validate_training(
     if most_rows is not None and most_rows < 1:
         raise InputError(f"must be at least 1, got {most_rows}", field="most_rows")
     rows, usual = chosen_rows(sources, sample), Ask.of(software)
-    rows = rows if most_rows is None else thinned(rows, most_rows, lambda row: row.source.key)
-    refitted = [] if sample or blind else [row for row in rows if not row.apart and row.source.set != TUNED]
+    if most_rows is not None:
+        rows = thinned(rows, most_rows, lambda row: row.source.key)
+    if sample or blind:
+        refitted = []
+    else:
+        refitted = [row for row in rows if not row.apart and row.source.set != TUNED]
     count_row = ReplayProgress("training", (row.name for row in (*rows, *refitted)), progress)
     ask = partial(replay, answers=answers, jobs=jobs, done=count_row)
     steps = compared(rows, ask(rows, usual))
@@ -230,7 +245,9 @@ def chosen_rows(sources: Sequence[str] | None, sample: bool) -> list[TrainingRow
     names = sources_of(sources or ())
     check_sources(names, list(dict.fromkeys(row.source.key for row in rows)))
     rows = [row for row in rows if not names or row.source.key in names]
-    return sampled(rows, SAMPLE_ROWS, lambda row: row.source.key) if sample else rows
+    if sample:
+        return sampled(rows, SAMPLE_ROWS, lambda row: row.source.key)
+    return rows
 
 
 def sampled(rows: Sequence[TrainingRow], count: int, group: Callable[[TrainingRow], Hashable]) -> list[TrainingRow]:

@@ -42,14 +42,16 @@ def write_page(steps: TrainingValidation, layouts: LayoutValidation, folder: str
         LAYOUTS_PICTURE: lambda path: plot_layouts(layouts, path),
     }
     steps_apart = (step for step in steps.compared if step.row.apart)
+    group_rows = [
+        {"by": by, "group": name, "is_fitted": is_fitted, **errors.row()}
+        for by in GROUPS
+        for is_fitted in (False, True)
+        for name, errors in steps.grouped(by, is_fitted)
+    ]
+    worst_rows = [step_row(step) for step in (*steps.worst(), *steps_apart)]
     tables: dict[str, Table] = {
-        "training-accuracy-groups.csv": [
-            {"by": by, "group": name, "is_fitted": is_fitted, **errors.row()}
-            for by in GROUPS
-            for is_fitted in (False, True)
-            for name, errors in steps.grouped(by, is_fitted)
-        ],
-        "training-accuracy-rows.csv": [step_row(step) for step in (*steps.worst(), *steps_apart)],
+        "training-accuracy-groups.csv": group_rows,
+        "training-accuracy-rows.csv": worst_rows,
         "training-accuracy-sources.csv": _sources(steps),
         "training-accuracy-layout-groups.csv": layouts.tables()["groups"],
         "training-accuracy-layouts.csv": layouts.tables()["rows"],
@@ -69,7 +71,8 @@ def page(steps: TrainingValidation, layouts: LayoutValidation) -> str:
 
 
 def _edition(report: TrainingValidation) -> str:
-    total, sources = sum(not row.apart for row in chosen_rows(None, False)), {s.group("source") for s in report.counted}
+    total = sum(not row.apart for row in chosen_rows(None, False))
+    sources = {s.group("source") for s in report.counted}
     version = __version__ if report.stored is None else report.stored.version
     return f"{len(report.counted)} of {total} published steps that count, of {len(sources)} sources (trine {version})."
 
@@ -112,14 +115,20 @@ def _left_out() -> str:
 
 
 def _worst_rows(report: TrainingValidation) -> str:
-    rows = [
-        (
-            step.row.name, step.row.model, f"{step.row.num_gpus} x {step.row.gpu}",
-            layout_words(step.row, " ") or "one GPU", f"{step.measured_s:.4g} s", f"{step.answer.step_s:.4g} s",
-            f"{step.error:+.1%}", "" if step.calibrated_error is None else f"{step.calibrated_error:+.1%}",
+    rows = []
+    for step in report.worst()[:NUM_WORST]:
+        rows.append(
+            (
+                step.row.name,
+                step.row.model,
+                f"{step.row.num_gpus} x {step.row.gpu}",
+                layout_words(step.row, " ") or "one GPU",
+                f"{step.measured_s:.4g} s",
+                f"{step.answer.step_s:.4g} s",
+                f"{step.error:+.1%}",
+                "" if step.calibrated_error is None else f"{step.calibrated_error:+.1%}",
+            )
         )
-        for step in report.worst()[:NUM_WORST]
-    ]  # fmt: skip
     return markdown(("row", "model", "GPUs", "layout", "measured", "predicted", "blind error", "fitted error"), rows)
 
 
@@ -168,7 +177,9 @@ def plot_steps(report: TrainingValidation, path: Path) -> None:
     for axis, title, is_fitted in ((axes[0], "blind", False), (axes[1], "factors fitted on other rows", True)):
         for number, name in enumerate(names):
             steps = [s for s in report.counted if s.group("source") == name and (s.calibrated_s or not is_fitted)]
-            ratios = [((s.calibrated_s or 0) if is_fitted else s.answer.step_s) / s.measured_s for s in steps]
+            ratios = []
+            for s in steps:
+                ratios.append(((s.calibrated_s or 0) if is_fitted else s.answer.step_s) / s.measured_s)
             marker = "os^vD*PX"[number % 8]
             axis.scatter([s.measured_s for s in steps], ratios, s=16, lw=0, alpha=0.75, marker=marker,
                          color=colours[number % len(colours)], label=f"{name} ({len(steps)})")  # fmt: skip

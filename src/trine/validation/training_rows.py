@@ -152,12 +152,15 @@ class TrainingRow:
     @property
     def open(self) -> tuple[str, ...]:
         """Open points of the source, as text."""
-        blank = tuple(
-            f"{name.replace('_', ' ')}: assumed {self.source.fill[name]}" if name in self.source.fill
-            else f"{name.replace('_', ' ')} not stated"
-            for name in DECISIVE
-            if not self.facts.get(name) and name not in self.source.plan and self._matters(name)
-        )  # fmt: skip
+        texts = []
+        for name in DECISIVE:
+            if not self.facts.get(name) and name not in self.source.plan and self._matters(name):
+                texts.append(
+                    f"{name.replace('_', ' ')}: assumed {self.source.fill[name]}"
+                    if name in self.source.fill
+                    else f"{name.replace('_', ' ')} not stated"
+                )
+        blank = tuple(texts)
         stated = self.facts.get("open")
         return (*self.source.open, *([stated] if stated else []), *blank)
 
@@ -282,7 +285,9 @@ def check_sources(names: Sequence[str] | None, known: Sequence[str]) -> None:
 
 def sources_of(names: Sequence[str]) -> tuple[str, ...]:
     """Return the names of sources; the name of a set of sources stands for all of its sources."""
-    members = [[source.key for source in load_sources().values() if source.set == name] or [name] for name in names]
+    members = []
+    for name in names:
+        members.append([source.key for source in load_sources().values() if source.set == name] or [name])
     return tuple(key for keys in members for key in keys)
 
 
@@ -409,10 +414,14 @@ def _with_fabric(cluster: Cluster, medium: str, bytes_per_s: float) -> Cluster:
     """Return the cluster with the ports of ``medium`` of a node capped at ``bytes_per_s`` together."""
     per_gpu = round(bytes_per_s / GPUS_PER_NODE)
     links = cluster.link_table
-    numbers = tuple(
-        replace(link, bytes_per_s=min(link.bytes_per_s, per_gpu)) if (link.medium or "").startswith(medium) else link
-        for link in links.numbers
-    )
+    capped = []
+    for link in links.numbers:
+        capped.append(
+            replace(link, bytes_per_s=min(link.bytes_per_s, per_gpu))
+            if (link.medium or "").startswith(medium)
+            else link
+        )
+    numbers = tuple(capped)
     return replace(cluster, links=replace(links, numbers=numbers))
 
 

@@ -19,8 +19,10 @@ MAX_BYTES = 2 * 2**30
 #: A compressed trace larger than this many bytes after decompression may not exceed its file by MAX_RATIO. JSON traces
 #: compress 10 to 60 times; deflate at its best (one repeated byte) reaches 1032.
 RATIO_FROM_BYTES, MAX_RATIO = 64 * 2**20, 400
-#: Longest number, in characters, that a trace may hold.
+#: Longest whole number, in characters, that a trace may hold.
 MAX_DIGITS = 30
+#: Longest fraction, and its largest power of ten. PyTorch writes the least float32, -3.4e38, in 47 characters.
+MAX_FRACTION, MAX_POWER = 64, 40
 _CHUNK = 4 * 2**20
 
 
@@ -66,8 +68,8 @@ def _integer(text: str) -> int:
 
 
 def _decimal(text: str) -> Decimal:
-    number = Decimal(text) if len(text) <= MAX_DIGITS else Decimal(0)
-    if len(text) > MAX_DIGITS or (number and abs(number.adjusted()) > MAX_DIGITS):
+    number = Decimal(text) if len(text) <= MAX_FRACTION else Decimal(0)
+    if len(text) > MAX_FRACTION or (number and abs(number.adjusted()) > MAX_POWER):
         raise _NumberError(f"holds a number out of range: {text[:40]}")
     return number
 
@@ -102,9 +104,11 @@ def read_json(path: Path, *, strict: bool = False) -> object:
     """
     text = read_text(path)
     try:
+        to_float = _float if strict else _decimal
+        to_constant = _not_a_number if strict else Decimal
+        to_object = _unique if strict else None
         return json.loads(
-            text, parse_float=_float if strict else _decimal, parse_int=_integer,
-            parse_constant=_not_a_number if strict else Decimal, object_pairs_hook=_unique if strict else None,
+            text, parse_float=to_float, parse_int=_integer, parse_constant=to_constant, object_pairs_hook=to_object,
         )  # fmt: skip
     except json.JSONDecodeError as error:
         raise TraceError(f"is not complete JSON: {error.msg}", file=f"{path}:{error.lineno}") from None

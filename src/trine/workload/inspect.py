@@ -117,7 +117,7 @@ def _by_name(workload: Workload, total: int) -> tuple[Total, ...]:
     for op in workload.operators:
         groups.setdefault((op.name, op.phase), []).append(op)
     totals = [_total(name, phase, ops, total) for (name, phase), ops in groups.items()]
-    return tuple(sorted(totals, key=lambda t: (-t.gpu_time_ps, t.name, t.phase)))
+    return tuple(sorted(totals, key=lambda t: (-t.gpu_time_ps, -t.count, t.name, t.phase)))
 
 
 def _role(workload: Workload, role: str) -> RoleTotal:
@@ -149,10 +149,14 @@ def compare(first: Workload, second: Workload) -> tuple[Difference, ...]:
     differences: list[Difference] = []
     if len(first.operators) != len(second.operators):
         differences.append(_difference(None, "operators", "count", len(first.operators), len(second.operators)))
-    places = [{op.id: i for i, op in enumerate(w.operators)} for w in (first, second)]
+    places = []
+    for w in (first, second):
+        places.append({op.id: i for i, op in enumerate(w.operators)})
     for index, (a, b) in enumerate(zip(first.operators, second.operators, strict=False)):
         pair = zip((a, b), places, strict=True)
-        forward = [None if op.forward_id is None else place[op.forward_id] for op, place in pair]
+        forward = []
+        for op, place in pair:
+            forward.append(None if op.forward_id is None else place[op.forward_id])
         pairs: list[tuple[str, object, object]] = [
             ("name", a.name, b.name),
             ("phase", a.phase, b.phase),
@@ -162,8 +166,9 @@ def compare(first: Workload, second: Workload) -> tuple[Difference, ...]:
             ("outputs", _scaled_shapes(first, a.outputs), _scaled_shapes(second, b.outputs)),
         ]
         differences += [_difference(index, a.name, field, x, y) for field, x, y in pairs if x != y]
-    lists = [[_parameter(w, i, place) for i in range(len(w.parameters))]
-             for w, place in zip((first, second), places, strict=True)]  # fmt: skip
+    lists = []
+    for w, place in zip((first, second), places, strict=True):
+        lists.append([_parameter(w, i, place) for i in range(len(w.parameters))])
     if len(lists[0]) != len(lists[1]):
         differences.append(_difference(None, "parameters", "count", len(lists[0]), len(lists[1])))
     differences += [_difference(None, f"parameter {i}", "shape, bytes, operator of the gradient", x, y)

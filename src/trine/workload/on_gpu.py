@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from trine.compute.cost import num_lists
 from trine.compute.kinds import family_of, kind_of
 from trine.graph.workload import BACKWARD, OPTIMIZER, SYNTHESISED, Operator, Parameter, Tensor, Workload
 from trine.software.profile import Software
@@ -33,18 +34,21 @@ def on_gpu(workload: Workload, software: Software | None) -> Workload:
         if not _is_idle(op) or op.id in differentiated or (op.phase == BACKWARD and not has_backward)
     ]  # fmt: skip
     steps = [op for op in launching if op.phase == OPTIMIZER]
-    loops = [
-        replace(op, inputs=lists)
-        for op in steps
-        if family_of(kind_of(op)) != "optimizer" and (lists := _lists(op, workload))
-    ]
+    loops = []
+    for step in steps:
+        if family_of(kind_of(step)) != "optimizer" and (lists := _lists(step, workload)):
+            loops.append(replace(step, inputs=lists))
     style = "fused" if software is None else software.operators.optimizer
     merged = _fused(loops, workload) if style == "fused" else []
     if not merged:
         style, merged = "foreach", _foreach(loops, workload)
-    single = [op for op in loops if not any(op.name == other.name for other in loops if other is not op)]
+    single = []
+    for step in loops:
+        if not any(step.name == other.name for other in loops if other is not step):
+            single.append(step)
     looped = [_as_lists(op, workload) for op in steps if family_of(kind_of(op)) == "optimizer"]
-    optimizer = sorted([*merged, *(single if style == "foreach" else ()), *looped], key=lambda op: op.id)
+    unmerged = single if style == "foreach" else ()
+    optimizer = sorted([*merged, *unmerged, *looped], key=lambda op: op.id)
     operators = (*(op for op in launching if op.phase != OPTIMIZER), *optimizer)
     notes = list(workload.assumptions)
     if len(loops) > len(merged) + len(single):
@@ -98,7 +102,8 @@ def _fused(loops: list[Operator], workload: Workload) -> list[Operator]:
     weights = [tensor for tensor in tensors if tensor.role == "weight"]
     if len(loops) < 2 or not weights:
         return []
-    name = "adam" if any("addcdiv" in op.name for op in loops) else "sgd"
+    is_adam = any("addcdiv" in op.name for op in loops)
+    name = "adam" if is_adam else "sgd"
     launches = _launches(weights, min(5, max(1, round(len(tensors) / len(weights)))))
     return [_merged(loops, f"aten::_fused_{name}_", tuple(unique.values()), (), launches)]
 
@@ -112,9 +117,17 @@ def _merged(
 
 
 def _as_lists(op: Operator, workload: Workload) -> Operator:
-    """Return a foreach or fused operator with its launches on a GPU; on a CPU it loops inside."""
-    tensors = [workload.tensors[i] for i in op.outputs or op.inputs]
-    return replace(op, attributes={**op.attributes, "kernels": _launches(tensors, 1)})
+    """Return a foreach or fused operator with its launches on a GPU; on a CPU it loops inside.
+
+    Its inputs are several lists of one length; the first list's tensors are those that it updates.
+    """
+    inputs = [workload.tensors[i] for i in _lists(op, workload)] or [workload.tensors[i] for i in op.outputs]
+    weights = sum(tensor.role == "weight" for tensor in inputs)
+    if "fused" in op.name and weights:
+        depth = len(inputs) // weights
+    else:
+        depth = num_lists(tuple(inputs), call_kind(op.name).removeprefix("foreach_"))
+    return replace(op, attributes={**op.attributes, "kernels": _launches(inputs[: len(inputs) // depth], depth)})
 
 
 def _launches(tensors: list[Tensor], depth: int) -> int:
@@ -134,7 +147,11 @@ def _relinked(workload: Workload, operators: tuple[Operator, ...]) -> tuple[Para
             latest = op.id
         if latest is not None:
             before[op.id] = latest
-    return tuple(
-        p if (last := p.gradient_operator) is None or last in ids else replace(p, gradient_operator=before.get(last))
-        for p in workload.parameters
-    )
+    parameters = []
+    for p in workload.parameters:
+        parameters.append(
+            p
+            if (last := p.gradient_operator) is None or last in ids
+            else replace(p, gradient_operator=before.get(last))
+        )
+    return tuple(parameters)

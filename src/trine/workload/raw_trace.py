@@ -46,7 +46,9 @@ class RawCall:
 
 @dataclass(frozen=True, slots=True)
 class RawTrace:
-    """A trace as read. Its operators have no ``layer`` yet, and ``forward_id`` only if the trace records it.
+    """A trace as read. ``forward_id`` of its operators is known only if the trace records it.
+
+    ``layer`` of an operator is the path of the module that called it, "" if the trace records none.
 
     ``accumulated`` lists the inputs of autograd's AccumulateGrad nodes, in order, if known: the incoming tensor, and
     the tensor that the weight keeps as its gradient.

@@ -44,7 +44,9 @@ _BUNDLED_GPU = "NVIDIA H100 80GB HBM3"
 
 def bundled() -> tuple[str, ...]:
     """Return the names of the traces that come with trine."""
-    return tuple(sorted(p.name for p in _TRACES.iterdir() if p.is_dir())) if _TRACES.is_dir() else ()
+    if _TRACES.is_dir():
+        return tuple(sorted(p.name for p in _TRACES.iterdir() if p.is_dir()))
+    return ()
 
 
 def load_bundled(name: str, batch: int | None) -> Workload:

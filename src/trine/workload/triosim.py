@@ -53,15 +53,10 @@ def read_triosim(folder: Path) -> RawTrace:
     ids = dict.fromkeys(i for row in rows for i in (*row.inputs, *row.outputs))
     used_tensors = {i: replace(tensors[i], storage=storages[i]) for i in ids}
     calls = tuple(_call(op, index, used_tensors) for index, op in enumerate(rows))
+    have_times = any(row.gpu_time_ps for row in rows)
     return RawTrace(
-        name=folder.name,
-        source=str(folder),
-        format="triosim",
-        gpu=None,
-        operators=tuple(rows),
-        calls=calls,
-        tensors=used_tensors,
-        missing=(*(() if any(row.gpu_time_ps for row in rows) else (GPU_KERNELS,)),
+        name=folder.name, source=str(folder), format="triosim", gpu=None, operators=tuple(rows), calls=calls,
+        tensors=used_tensors, missing=(*(() if have_times else (GPU_KERNELS,)),
                  "CPU launch times", "dtypes (only bytes per element)", "operator attributes (stride, padding, ...)",
                  "the GPU's name", "kernels of each operator"),
         assumptions=("dtypes follow from bytes per element: 4 float32, 2 float16, 8 int64, 1 uint8",),
@@ -74,7 +69,10 @@ def _call(op: Operator, index: int, tensors: dict[int, RawTensor]) -> RawCall:
 
 
 def _present(ids: tuple[int, ...], tensors: dict[int, RawTensor]) -> tuple[int | None, ...]:
-    return tuple(None if tensors[i].dtype == "none" else i for i in ids)
+    tensor_ids = []
+    for i in ids:
+        tensor_ids.append(None if tensors[i].dtype == "none" else i)
+    return tuple(tensor_ids)
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from command_tree import built
 
-from trine.cli.commands import COMMANDS, COMMON, GROUPS, MOST_LISTED, below, find
+from trine.cli.commands import COMMANDS, COMMON, GROUPS, MAX_LISTED, below, find
 from trine.cli.help import command_page, group_page, has_colour
 from trine.cli.main import app, page
 from trine.cli.output import coloured, show_table
@@ -60,14 +60,14 @@ def test_help_lists_the_options_that_are_used_most():
         text = command_page(command.words, command.function())
         listed = [each for each in options if f"{each.long} " in text or f"{each.long}/" in text]
         if command.words in COMMON:
-            assert len(options) > MOST_LISTED - 1
+            assert len(options) > MAX_LISTED - 1
             assert {each.long.removeprefix("--") for each in options} >= set(COMMON[command.words])
-            assert len(listed) <= (15 if command.words == "train" else MOST_LISTED)
+            assert len(listed) <= (15 if command.words == "train" else MAX_LISTED)
             assert "--details" in text or "--details" not in (each.long for each in options)
             hidden = len(options) - len(listed) + len(varied_parameters(command.words, options)[1:])
             assert f"Show {hidden} more options." in text
         else:
-            assert len(all_parameters(command.function())) <= MOST_LISTED, command.words
+            assert len(all_parameters(command.function())) <= MAX_LISTED, command.words
             assert len(listed) == len(options)
 
 

@@ -16,7 +16,7 @@ from trine.cluster import load_cluster
 from trine.common.units import format_time
 from trine.gpu import reference
 from trine.gpu.collective.options import LoadStoreOptions
-from trine.gpu.collective.query import compare_fidelity
+from trine.gpu.collective.two_levels import compare_fidelity
 from trine.gpu.kernels.build import build_kernel
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.run import GpuRunOptions, run_gpus
@@ -115,7 +115,7 @@ def test_both_levels_show_the_sizes_that_were_done(monkeypatch, stop, said):
 
 
 def test_sizes_are_kept_where_the_operator_level_is_stopped(monkeypatch):
-    from trine.gpu.collective import query as compare
+    from trine.gpu.collective import two_levels as compare
 
     real, count = compare._operator_parts, [0]
 

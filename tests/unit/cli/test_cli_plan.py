@@ -52,12 +52,13 @@ def test_a_configuration_is_compared_with_the_best(tmp_path):
 
 
 def test_the_frontier_is_a_table_and_a_picture(tmp_path):
-    path = tmp_path / "picture.svg"
-    words = (*SMALL[:-2], "--fix", "offload=none", "--fix", "micro_batch=1", "--pareto", "--plot", str(path))
-    answer = json.loads(asked(*words, "--json", "-").stdout)
-    memory = [row["memory_bytes"] for row in answer["frontier"]]
+    path, answer = tmp_path / "picture.svg", tmp_path / "answer.json"
+    fixed = ("--fix", "micro_batch=1", "--fix", "pp=1")
+    text = asked(*SMALL, *fixed, "--pareto", "--plot", str(path), "--json", str(answer)).stdout
+    memory = [row["memory_bytes"] for row in json.loads(answer.read_text())["frontier"]]
+    assert len(memory) > 1
     assert memory == sorted(memory, reverse=True)
-    assert "time against memory" in asked(*words[:-2]).stdout
+    assert "time against memory" in text
     assert path.stat().st_size > 1000
 
 

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 from command_tree import all_commands
 
-from trine.cli import output
+from trine.cli import output_files
 from trine.cli.main import app
-from trine.cli.output import check_outputs
+from trine.cli.output_files import check_outputs
 from trine.errors import InputError, MissingExtraError
 
 #: What captures make: a folder that must not be there; it is looked at when the capture begins.
@@ -23,7 +23,7 @@ def commands():
 
 
 def test_every_option_that_writes_is_looked_at():
-    known = {*output.FILES, *output.PICTURES, *output.FOLDERS, *output.PREFIXES}
+    known = {*output_files.FILES, *output_files.PICTURES, *output_files.FOLDERS, *output_files.PREFIXES}
     found = {}
     for path, command in commands():
         for parameter in command.params:
@@ -37,7 +37,7 @@ def test_every_option_that_writes_is_looked_at():
 
 
 def test_parameters_with_these_names_always_name_files():
-    known = {*output.FILES, *output.PICTURES, *output.FOLDERS, *output.PREFIXES}
+    known = {*output_files.FILES, *output_files.PICTURES, *output_files.FOLDERS, *output_files.PREFIXES}
     for path, command in commands():
         for parameter in command.params:
             if parameter.name in known and parameter.param_type_name == "option":

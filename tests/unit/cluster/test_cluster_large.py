@@ -9,7 +9,7 @@ import pytest
 from cpu_time import SLACK, fastest
 
 from trine.cluster import Cluster, Device, Link, load_cluster
-from trine.cluster.layout import likely_names
+from trine.cluster.lookup import likely_names
 from trine.cluster.names import ordinals
 from trine.cluster.tables import DeviceTable, LinkTable
 from trine.errors import InputError, SpecError

@@ -6,8 +6,9 @@ from collections import Counter
 import pytest
 
 from trine.cluster import build_topology, load_cluster
-from trine.cluster.draw.figure import draw_cluster, lay_out
+from trine.cluster.draw.figure import draw_cluster
 from trine.cluster.draw.hosts import MORE
+from trine.cluster.draw.positions import lay_out
 from trine.errors import InputError
 
 SMALL = {

@@ -13,8 +13,7 @@ from compute_cases import BATCH, US, conv, linear, relus
 from trine.cluster import load_gpu
 from trine.compute import Split, kind_of, make_compute
 from trine.compute.resize import resized
-from trine.compute.tables.files import DEEPBENCH, NEUSIGHT, decoded, folds, measured, whole
-from trine.compute.tables.fp32 import (
+from trine.compute.tables.convolutions import (
     FORWARD,
     INPUT,
     WEIGHT,
@@ -25,11 +24,13 @@ from trine.compute.tables.fp32 import (
     moving,
     on_rows,
     product,
-    surface,
     table_of,
 )
+from trine.compute.tables.fp32 import surface
+from trine.compute.tables.fp32_files import DEEPBENCH, NEUSIGHT, decoded, folds, measured, whole
 from trine.compute.tables.kriging import Nearby
-from trine.compute.tables.times import convolution_of, traffic
+from trine.compute.tables.times import convolution_of
+from trine.compute.tables.traffic import traffic
 from trine.errors import InputError, SpecError
 from trine.workload.readers import load_bundled
 

@@ -13,8 +13,10 @@ from cpu_time import computes_for_less_than
 
 from trine.cluster import load_gpu
 from trine.compute import Split
-from trine.compute.tables.files import FOLDER, fold_of, known_tables, read_arrays
-from trine.compute.tables.gemm import MEASURED_IN_STEP, closed_form_us, load_gemm
+from trine.compute.tables.files import FOLDER, known_tables, read_arrays
+from trine.compute.tables.fp32_files import fold_of
+from trine.compute.tables.gemm import closed_form_us, load_gemm
+from trine.compute.tables.in_step import MEASURED_IN_STEP
 from trine.compute.tables.kriging import kriged, nearest_few
 from trine.compute.tables.left_out import (
     GPUS_LEFT_OUT,

@@ -79,7 +79,7 @@ def test_python_needs_the_function_of_the_folder(tmp_path):
     assert trine.sweep(tmp_path / "e", question=square, processes=1).left == 0
 
 
-@pytest.mark.parametrize("command", ["trace capture", "sweep", "cluster export", "warmup"])
+@pytest.mark.parametrize("command", ["trace capture", "measure", "sweep", "cluster export", "warmup"])
 def test_no_command_of_a_folder_runs_a_function_of_the_user_or_writes(tmp_path, command, capsys):
     """``trace capture evil.py:main`` imports a file, so no experiment may ask it."""
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef main(): pass\n")

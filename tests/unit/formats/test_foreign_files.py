@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from cpu_time import computes_for_less_than
 
 from trine.cli.main import app
 from trine.cluster import load_cluster
@@ -250,6 +251,12 @@ def test_a_matrix_without_peer_access_halves_what_reaches_the_other_gpu(tmp_path
         cluster = read_any(tmp_path / "m.txt", gpu="a40")
         times.append(collective("all_reduce", [1 << 30], cluster).rows[0].time_ps)
     assert 1.9 < times[1] / times[0] < 2.1
+
+
+@pytest.mark.parametrize("part", ["[", "a", "1", " ", "\n", "#", "1 ", "x: ", "1:", '"', "{\n", "# \n"])
+def test_time_is_linear_in_the_size_of_a_file_of_one_repeated_part(part: str) -> None:
+    with computes_for_less_than(0.2):
+        assert foreign_file(part * (200_000 // len(part)), CLUSTER) is None
 
 
 def test_errors_of_every_reader_stay_one_line(tmp_path: Path) -> None:

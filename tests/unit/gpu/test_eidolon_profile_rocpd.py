@@ -8,8 +8,9 @@ import pytest
 
 from trine.errors import InputError, SpecError
 from trine.gpu.replay import profile_rows
-from trine.gpu.replay.profile_events import ROCPD, read_events
+from trine.gpu.replay.profile_events import read_events
 from trine.gpu.replay.profiles import read_profile
+from trine.gpu.replay.rocpd import ROCPD
 
 GUID = "_0123abcd_0000_7000_8000_00000000000a"
 #: The tables of schema 3 that matter, with the columns that do.

@@ -13,8 +13,8 @@ from fused_lines import expected_flags, expected_remote_writes
 from tests.fused_flow import CASES
 from trine.errors import InputError
 from trine.gpu.kernels.fused.build import build_fused
+from trine.gpu.kernels.fused.expected import waiting_wavefronts
 from trine.gpu.kernels.fused.peers import flags_of, peer_writes_of
-from trine.gpu.kernels.fused.tiles import waiting_wavefronts
 from trine.gpu.program import ACQUIRE, COPY, REDUCE, RELEASE, STORE, WRITE
 
 BUILT = [

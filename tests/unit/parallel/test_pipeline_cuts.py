@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from pipelines import US, stack
+from small_transformers import TIMES, B, Transformer
 from synthetic import MS, Chain
-from transformers import TIMES, B, Transformer
 
 import trine
 from trine.cli.main import app

@@ -5,8 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 from pipelines import US, run, stack
+from small_transformers import B, Transformer
 from synthetic import MS, Chain, Proportional
-from transformers import B, Transformer
 
 import trine
 from trine.cluster import build_topology

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import transformers
+import small_transformers as transformers
 from forms_of_parallelism import build, collectives, model, payloads
 
 import trine

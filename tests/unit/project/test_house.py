@@ -79,6 +79,89 @@ def test_figures_of_functions(tool, tmp_path):
     assert "functions 4, p50 2" in tool.report(house, [])
 
 
+IDEAS = """# Why this file exists, before anything is defined.
+
+A = 1
+
+
+# A label.
+
+
+# The second idea of this module.
+
+
+def f():
+    # A comment inside a function is no heading.
+
+    return 1
+
+
+# A comment that belongs to the next line is none either.
+B = 2
+# The third idea goes on
+
+# Headings of several lines begin like this one,
+# and count once.
+C = 3
+"""
+
+
+def test_headings_of_second_ideas_are_found(tool, tmp_path):
+    house = tool.measure(tree(tmp_path, p__a=IDEAS, p__b="A = 1\n\n# The end of a file can be a heading, too.\n"))
+    assert house.ideas == {"p.a": [9, 22], "p.b": [3]}
+    assert "files with a second idea below a heading 2" in tool.report(house, [])
+
+
+PACKED = """def f(a, b):
+    one = [x for x in a]
+    two = [x for x in a if any(y for y in b)]
+    if (n := len(a)) and (m := len(b)):
+        return [x if x else n for x in a]
+    for x in [y for y in b]:
+        g = lambda z: z
+    return sorted(a, key=lambda x: x) if b else m
+"""
+
+
+def test_packed_statements_are_counted_without_the_statements_inside(tool, tmp_path):
+    house = tool.measure(tree(tmp_path, p__a=PACKED, p__b="x = 1\n" * 92))
+    assert house.packed == {"p.a": [3, 4, 5, 8], "p.b": []}
+    assert house.packed_per_1000() == 40
+    assert "packed statements per 1,000 lines 40.0" in tool.report(house, [])
+
+
+TUPLES = """from typing import Tuple
+
+
+def two() -> tuple[int, str]: ...
+def three() -> tuple[int, str, int]: ...
+def many() -> tuple[int, ...]: ...
+def nested() -> list[tuple[int, int, int]]: ...
+def none(): ...
+
+
+class A:
+    async def four(self) -> tuple[int, int, int, dict[str, tuple[int, ...]]]: ...
+"""
+
+
+def test_functions_that_return_large_tuples_are_named(tool, tmp_path):
+    house = tool.measure(tree(tmp_path, p__a=TUPLES))
+    assert house.tuples == ["p.a.three", "p.a.four"]
+    assert "functions that return tuples of 3 or more parts 2" in tool.report(house, [])
+
+
+def test_dense_places_are_named(tool, tmp_path):
+    house = tool.measure(tree(tmp_path, p__a=IDEAS, p__b=PACKED, p__c=TUPLES))
+    assert tool.dense_places(house) == [
+        "  second idea: p.a line 9",
+        "  second idea: p.a line 22",
+        "  packed: p.b lines 3, 4, 5, 8",
+        "  tuple: p.c.three",
+        "  tuple: p.c.four",
+    ]
+
+
 @pytest.mark.slow
 def test_the_house_is_as_is_allowed(tool):
     """As make check asks in every make test."""

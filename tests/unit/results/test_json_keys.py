@@ -52,7 +52,7 @@ LINES = {
         f"train {GPT} --pp 2 --tp 2 --cluster dgx-h100 --batch 2 --micro-batch 1 --tp-overlap 2 --sequence-parallel",
         f"train {GPT} --tp 2 --cluster dgx-h100 --batch 2 --sequence-parallel --userbuffers",
         "train model:mixtral-8x7b,layers=2,sequence=128,batch=4 --dp 2 --tp 2 --ep 4 --etp 1 --expert-imbalance zipf:1 "
-        "--capacity-factor 1 --cluster dgx-h100",
+        "--capacity-factor 1 --micro-batch 1 --expert-overlap --cluster dgx-h100",
         "chakra run {inputs}/mixed --topology ring --bandwidth '65 GB/s' --latency '1 us'",
         "chakra run {inputs}/mixed --cluster astra3-generic --fidelity loadstore",
     ],
@@ -69,6 +69,7 @@ LINES = {
     "infer": [
         "infer llama-3-8b --cluster dgx-h100 --isl 64 --osl 8 --concurrency 2 --spec 2:0.5 --price 2",
         "infer llama-3-8b --cluster dgx-h100 --isl 64 --osl 8 --batch 2 --phase prefill",
+        "infer llama-3-8b --cluster dgx-h100 --isl 64 --osl 8 --batch 2 --stack stack.yaml",
     ],
     "plan-serve": [
         "plan llama-3-70b --serve --cluster dgx-h100 --gpus 2 --isl 64 --osl 8 --tpot 50ms --engine sglang",
@@ -107,6 +108,7 @@ LINES = {
     "validate-training": ["validate training"],
     "validate-layouts": ["validate layouts"],
     "validate-scaling": ["validate scaling"],
+    "validate-serving": ["validate serving"],
     "validate-operators": ["validate operators --sample --gpu mi210"],
     "hop": [HOP, f"{HOP} --compare --backup 1"],
     "run": ["run {inputs}/shared.json --cluster {inputs}/slow.yaml"],
@@ -121,10 +123,13 @@ LINES = {
     "software-list": ["software list"],
     "software-show": ["software show megatron-core"],
     "trace-models": ["trace models"],
-    "trace-inspect": ["trace inspect vgg13-h100-b128 --against resnet50-h100-b128"],
+    "trace-inspect": [
+        "trace inspect vgg13-h100-b128 --against resnet50-h100-b128",
+        "trace inspect {data}/serving/vllm-tp8-rank0.json.gz --cluster hgx-b200",
+    ],
     "trace-synthesize": ["trace synthesize gpt-2 --output t.trine.json"],
     "trace-convert": ["trace convert vgg13-h100-b128 c.trine.json"],
-    "calibrate": ["calibrate vgg13-h100-b128", "calibrate --step measured.yaml"],
+    "calibrate": ["calibrate vgg13-h100-b128", "calibrate --step measured.yaml", "calibrate --serving rows.csv"],
     "study": ["study clos"],
     "compare": ["compare a.json b.json", "compare c.json d.json"],
     "size": [f"size {GPT} --tokens 1M --days 9 --budget 9$ --price 2 --cluster dgx-h100 --global-batch 4 --max-gpus 2"],
@@ -148,6 +153,11 @@ command: collective
 settings: {op: all_reduce, cluster: dgx-h100}
 vary: {size: [1K, 1M]}
 """,
+    "rows.csv": ("model,cluster,engine,isl,osl,concurrency,tpot_ms,ttft_ms\nllama-3-8b,dgx-h100,vllm,512,64,8,8,50\n"),
+    "stack.yaml": (
+        "{model: llama-3-8b, gpu: h100-sxm, engine: vllm, precision: bf16, points: 2, source: rows.csv, "
+        "tpot: {factor: 1.2, low: 0.9, high: 1.1, points: 2}, ttft: {factor: 1.1, low: 0.7, high: 1.4, points: 1}}"
+    ),
     "measured.yaml": """
 software: pytorch-eager
 cluster: dgx-h100
@@ -174,17 +184,23 @@ RARE = {
     "validate-memory": ("not_predicted.row", "not_predicted.why"),
     "validate-training": ("not_predicted.row", "not_predicted.why"),
     "trace-synthesize": (
+        # of recorded steps
+        "serving", *(f"serving.{name}" for name in (
+            "engine", "phase", "tokens", "sequences", "layers", "tp", "heads", "kv_heads", "head_size", "hidden",
+            "vocab", "experts", "models", "measured_us", "predicted_us",
+        )),
         "differences", *(f"differences.{name}" for name in ("operator", "name", "what", "first", "second")),
     ),
 }  # fmt: skip
 #: Answers that take seconds.
-SLOW = {"validate-scaling", "study"}
+SLOW = {"result", "validate-scaling", "study"}
 #: Answers that another test compares (its name), or that has no command.
 ELSEWHERE = {
     "envelope": "tests/envelope.py",
     "detail": "as part of result",
     "sensitivity": "as part of result",
     "trace-capture": "the same class as trace inspect; needs torch",
+    "measure": "tests/unit/measure/test_measure_command.py, with a replayed device",
 }
 
 

@@ -3,7 +3,7 @@ from results_graphs import labelled, overlap, records, result
 
 from trine.graph.builder import TaskGraphBuilder
 from trine.graph.taskgraph import CollectiveLabel
-from trine.results.result import only_ranks
+from trine.results.only_ranks import only_ranks
 from trine.results.waits import through_joins
 
 

@@ -7,17 +7,20 @@ import pytest
 import trine
 from trine.common.arguments import ArgumentError
 
-STEP = trine.simulate("model:gpt-2,layers=2", trine.Plan(dp=8, batch=4), cluster=trine.load_cluster("dgx-h100"))
+
+@pytest.fixture(scope="module")
+def step():
+    return trine.simulate("model:gpt-2,layers=2", trine.Plan(dp=8, batch=4), cluster=trine.load_cluster("dgx-h100"))
 
 
-def test_the_first_numbers_are_those_of_the_json():
-    document = STEP.document()
-    assert STEP.mfu == pytest.approx(document["mfu"])
-    assert 0 < STEP.mfu < 1
-    assert STEP.tokens_per_s == pytest.approx(document["tokens_per_s"])
-    assert STEP.tokens_per_s == pytest.approx(8 * 4 * 1024 / STEP.step_time_s)
-    assert STEP.memory_verdict == document["memory_verdict"] == "fits"
-    assert [STEP.verdict_of_row(row) for row in range(len(STEP.memory_uses))] == ["fits"] * len(STEP.memory_uses)
+def test_the_first_numbers_are_those_of_the_json(step):
+    document = step.document()
+    assert step.mfu == pytest.approx(document["mfu"])
+    assert 0 < step.mfu < 1
+    assert step.tokens_per_s == pytest.approx(document["tokens_per_s"])
+    assert step.tokens_per_s == pytest.approx(8 * 4 * 1024 / step.step_time_s)
+    assert step.memory_verdict == document["memory_verdict"] == "fits"
+    assert [step.verdict_of_row(row) for row in range(len(step.memory_uses))] == ["fits"] * len(step.memory_uses)
 
 
 def test_a_trace_has_no_tokens():
@@ -31,9 +34,9 @@ def test_dir_lists_the_public_names():
     assert all(hasattr(trine, name) for name in dir(trine))
 
 
-def test_a_cell_shows_the_headline():
-    html = STEP._repr_html_()
-    assert STEP.headline.partition(":")[0] in html.partition("</b>")[0]
+def test_a_cell_shows_the_headline(step):
+    html = step._repr_html_()
+    assert step.headline.partition(":")[0] in html.partition("</b>")[0]
 
 
 @pytest.mark.parametrize("arguments", [{}, {"gpus": 8}, {"cluster": "dgx-h100", "gpus": 8}])

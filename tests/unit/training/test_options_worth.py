@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 from click.testing import CliRunner
 from pipelines import US, run, stack
-from transformers import Transformer
+from small_transformers import Transformer
 
 import trine
 from trine.cli.main import app
@@ -118,7 +118,7 @@ def test_offload_of_activations_that_frees_next_to_nothing_is_said():
 
 
 def test_a_run_that_is_too_large_to_repeat_says_that_it_does_not_know(monkeypatch):
-    monkeypatch.setattr("trine.training.run.MAX_EVENTS", 100)
+    monkeypatch.setattr("trine.training.trades.MAX_EVENTS", 100)
     (text,) = about(step(**SEQUENCE, tp_overlap=4), "how much time --tp-overlap 4")
     assert "up to 100 events" in text
     assert not about(step(dp=8, recompute="full"), "--recompute full")  # which nearly always saves memory

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import trine
 from trine.results import headline
-from trine.results.headline import CNN_STEPS, LEAST_VOTES, LEAST_VOTES_OF_SCALE, StepBand, nearest_in
-from trine.results.scales import LEAST_AT_SCALE, NAMES, RUN_TO_RUN, stand_in_factors
+from trine.results.headline import CNN_STEPS, MIN_VOTES, MIN_VOTES_OF_SCALE, StepBand, nearest_in
+from trine.results.scales import MIN_AT_SCALE, NAMES, RUN_TO_RUN, stand_in_factors
 from trine.validation.bands import band_document, cnn_level, coverage, scale_widening, share_left_out
 from trine.validation.cnn_rows import CnnStep
 from trine.validation.layouts import LayoutValidation, load_stored_layouts
@@ -46,7 +46,7 @@ def test_a_stand_in_is_never_narrower(votes: dict[str, int], scale: str, steps: 
     bands = {"generations": {}, "levels": [entry], "scales": widening}
     band = nearest_in(bands, "h100-sxm", "x", nodes)
     assert band is not None
-    if votes.get(scale, 0) >= LEAST_AT_SCALE:
+    if votes.get(scale, 0) >= MIN_AT_SCALE:
         assert (band.low, band.high, band.widened_for) == (0.9, 1.2, "")
     else:
         assert band.low <= 0.9 * (1 - RUN_TO_RUN) < 1.2 * (1 + RUN_TO_RUN) <= band.high
@@ -97,9 +97,9 @@ def test_few_steps_of_one_scale_are_no_level() -> None:
         "low": 0.99,
         "high": 1,
     }
-    wide = {"of": of, "rows": 20, "votes": LEAST_VOTES, "scales": {"1 node": 14}, "low": 0.8, "high": 1.3}
+    wide = {"of": of, "rows": 20, "votes": MIN_VOTES, "scales": {"1 node": 14}, "low": 0.8, "high": 1.3}
     bands = {"generations": {}, "levels": [narrow, wide], "scales": {}}
-    for votes, low in ((LEAST_VOTES_OF_SCALE - 1, 0.8), (LEAST_VOTES_OF_SCALE, 1 - RUN_TO_RUN)):
+    for votes, low in ((MIN_VOTES_OF_SCALE - 1, 0.8), (MIN_VOTES_OF_SCALE, 1 - RUN_TO_RUN)):
         narrow["votes"] = votes
         band = nearest_in(bands, "h100-sxm", "x", 1)
         assert band is not None

@@ -71,12 +71,15 @@ def test_every_cluster_that_is_named_can_be_built_and_is_large_enough() -> None:
 
 
 def test_licences_lie_beside_the_data() -> None:
-    for project in ("aiconfigurator", "vidur", "vtrain"):
+    for project in ("aiconfigurator", "splitwise", "vidur", "vtrain"):
         assert (FOLDER / "licences" / f"{project}-LICENSE").stat().st_size > 500
     sizes = {path: path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()}
-    of_steps = sum(size for path, size in sizes.items() if FOLDER / "training" in path.parents)
-    assert sum(sizes.values()) - of_steps < 400_000
+    of_steps, of_serving = (
+        sum(size for path, size in sizes.items() if FOLDER / part in path.parents) for part in ("training", "serving")
+    )
+    assert sum(sizes.values()) - of_steps - of_serving < 400_000
     assert of_steps < 1_000_000
+    assert of_serving < 100_000
 
 
 @pytest.mark.skipif(not COLLECTED.is_dir(), reason="the collection is not on this machine")

@@ -13,14 +13,15 @@ from click.testing import CliRunner
 
 from trine.cli.main import app
 from trine.common._version import __version__
-from trine.validation import harness, replay_rows
+from trine.validation import harness, replay_rows, serving_predictions
 from trine.validation import memory as validate_memory
 from trine.validation.harness import ReplayProgress, hash_inputs, read_stored
 from trine.validation.layouts import load_stored_layouts
 from trine.validation.memory import load_stored_memory
+from trine.validation.serving import judged_rows, load_stored_serving
 from trine.validation.training import chosen_rows, load_stored_training
 
-REPORTS = ("training", "layouts", "memory")
+REPORTS = ("training", "layouts", "memory", "serving")
 AGAIN = "store the reports again: python benchmarks/store_reports.py"
 
 
@@ -43,6 +44,7 @@ def no_replay(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(replay_rows, "_answers", fail)
     monkeypatch.setattr(validate_memory.ModelledMemory, "compared", fail)
+    monkeypatch.setattr(serving_predictions, "answer", fail)
 
 
 def expect_current(name: str) -> None:
@@ -127,6 +129,13 @@ def test_stored_reports_hold_all_rows() -> None:
     assert len(layouts.counted) > 600
     assert layouts.num_fitted == 143
     assert len(memory.answers) == 2249, AGAIN
+    assert {run.row.name for run in load_stored_serving().runs} == {row.name for row in judged_rows()[0]}, AGAIN
+
+
+def test_the_page_has_the_stored_serving_report(script: ModuleType) -> None:
+    expect_current("serving")
+    page = script.SERVING_PAGE.read_text()
+    assert script.serving_block() == page.split(script.REPORT_START)[1].split(script.REPORT_END)[0], AGAIN
 
 
 def test_a_report_is_stored_and_loaded(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

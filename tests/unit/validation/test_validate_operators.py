@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from trine.cli.main import app
-from trine.compute.tables.files import NEUSIGHT, folds, measured
 from trine.compute.tables.fp32 import surface
+from trine.compute.tables.fp32_files import NEUSIGHT, folds, measured
 from trine.compute.tables.left_out import asked_rows, from_another_us, left_out_us
 from trine.errors import InputError
 from trine.validation.operators import (

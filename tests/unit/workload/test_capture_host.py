@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 
 import trine
-from trine.workload.tracing import tracer
-from trine.workload.tracing.tracer import describe_machine
+from trine.workload.tracing import machine as machine_module
+from trine.workload.tracing.machine import describe_machine
 
 MODULE_OF_DRIVER = """\
 NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023
@@ -31,7 +31,7 @@ FAKE_TORCH = SimpleNamespace(
 
 def test_a_gpu_machine(tmp_path, monkeypatch):
     (tmp_path / "version").write_text(MODULE_OF_DRIVER)
-    monkeypatch.setattr(tracer, "_NVIDIA_DRIVER", tmp_path / "version")
+    monkeypatch.setattr(machine_module, "_NVIDIA_DRIVER", tmp_path / "version")
     machine = describe_machine(FAKE_TORCH, "cuda")
     assert machine.device_name == "NVIDIA H100 80GB HBM3"
     assert machine.versions["driver"] == "535.129.03"
@@ -45,13 +45,13 @@ def test_a_gpu_machine(tmp_path, monkeypatch):
 
 def test_a_processor_and_its_fallbacks(tmp_path, monkeypatch):
     (tmp_path / "cpuinfo").write_text("processor : 0\nmodel name\t: AMD EPYC 9654\nmodel name\t: other\n")
-    monkeypatch.setattr(tracer, "_CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine_module, "_CPU_INFO", tmp_path / "cpuinfo")
     machine = describe_machine(FAKE_TORCH, "cpu")
     assert machine.device_name == machine.host["processor"] == "AMD EPYC 9654"
     assert "cuda" not in machine.versions
-    monkeypatch.setattr(tracer, "_CPU_INFO", tmp_path / "absent")
+    monkeypatch.setattr(machine_module, "_CPU_INFO", tmp_path / "absent")
     assert describe_machine(FAKE_TORCH, "cpu").device_name
-    monkeypatch.setattr(tracer, "_NVIDIA_DRIVER", tmp_path / "absent")
+    monkeypatch.setattr(machine_module, "_NVIDIA_DRIVER", tmp_path / "absent")
     assert "driver" not in describe_machine(FAKE_TORCH, "cuda").versions
 
 

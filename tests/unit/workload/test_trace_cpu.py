@@ -90,6 +90,15 @@ def test_launches_follow_the_limits_of_foreach_kernels(
     )
 
 
+def test_a_recorded_foreach_operator_launches_for_the_list_that_it_updates() -> None:
+    """110 tensors of one list, 48 of three: its other lists cost no further launches."""
+    made = on_gpu(loops(111), EAGER)
+    multiply, update = made.operators
+    lists = replace(update, name="aten::_foreach_addcdiv_", attributes={})
+    recorded = replace(made, operators=(replace(multiply, attributes={}), lists))
+    assert [op.attributes["kernels"] for op in on_gpu(recorded, EAGER).operators] == [2, 3]
+
+
 def test_one_weight_needs_no_foreach_operator_and_a_fused_one_needs_weights() -> None:
     alone = on_gpu(loops(1), EAGER)
     assert [op.name for op in alone.operators] == ["aten::mul_", "aten::add_"]  # the count of steps stays on the CPU

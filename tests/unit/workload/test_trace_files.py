@@ -31,6 +31,12 @@ def test_refuses_what_is_not_json_within_bounds(tmp_path: Path, text: str, stric
         files.read_json(path, strict=strict)
 
 
+def test_reads_the_least_float32_that_masks_of_attention_hold(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{"a": -340282346638528859811704183484516925440.000000}')
+    assert files.read_json(path) == {"a": Decimal("-340282346638528859811704183484516925440")}
+
+
 @pytest.mark.parametrize("text", ['{"a": NaN}', '{"a": -Infinity}', '{"a": 1, "a": 2}', '{"a": 1e400}'])
 def test_strict_refuses_repeated_keys_and_numbers_that_json_lacks(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.json"

@@ -91,7 +91,9 @@ def lay_out_hosts(cluster: Cluster, picture: Picture) -> None:
     for run, quota in _runs(cluster, hosts):
         for name, members in run[:quota]:
             places = _positions_in_host(cluster, members)
-            width = max(x for x, _ in places.values()) - min(x for x, _ in places.values())
+            right = max(x for x, _ in places.values())
+            left = min(x for x, _ in places.values())
+            width = right - left
             shift = next_x - min(x for x, _ in places.values())
             prefix = f"{name}." if name else ""
             for device, (x, y) in places.items():
@@ -145,7 +147,10 @@ def _runs(
     runs = [list(run) for _, run in groupby(hosts, key=looks)]
     fits = MAX_INSIDE // max(1, max(len(members) for _, members in hosts))
     quota = max(1, fits // len(runs))
-    return [(run, len(run) if len(run) <= quota else min(quota, 2)) for run in runs]
+    shares = []
+    for run in runs:
+        shares.append((run, len(run) if len(run) <= quota else min(quota, 2)))
+    return shares
 
 
 def _frame(
@@ -153,7 +158,9 @@ def _frame(
 ) -> Frame:
     models = [cluster.devices[i].gpu or "GPU" for i in members if cluster.devices[i].kind == GPU]
     counts = ", ".join(f"{models.count(model)} x {model}" for model in dict.fromkeys(models))
-    xs, ys = [x for x, _ in places.values()], [y for _, y in places.values()]
+    columns = [x for x, _ in places.values()]
+    lines = [y for _, y in places.values()]
+    xs, ys = columns, lines
     spans = [
         abs(places[link.source][0] - places[link.target][0])
         for i in members
@@ -241,7 +248,9 @@ def _place_row(row: Sequence[int], pulls: Mapping[int, float | None], x: dict[in
     """Place a row's devices close to their wanted positions, at least one step apart."""
     placed = [value for value in pulls.values() if value is not None]
     middle = sum(placed) / len(placed) if placed else 0.0
-    want = {device: middle if value is None else value for device, value in pulls.items()}
+    want = {}
+    for each, value in pulls.items():
+        want[each] = middle if value is None else value
     order = sorted(row, key=lambda device: (want[device], device))
     places: list[float] = []
     for device in order:
@@ -283,7 +292,11 @@ def _fabric(cluster: Cluster, picture: Picture, bottom: float, waiting: Sequence
         y = lowest - 2.2 if height == 0 else bottom + (height - 1) * 1.9
         last[height] = _fabric_row(cluster, picture, row, y, x)
     ends = [last[height] for height in sorted(last) if height]
-    picture.hints += [pair for pair in pairwise(ends) if all(picture.marks[end].kind == MORE for end in pair)]
+    hidden = []
+    for pair in pairwise(ends):
+        if all(picture.marks[end].kind == MORE for end in pair):
+            hidden.append(pair)
+    picture.hints += hidden
     for mark, _ in waiting if last else ():
         picture.hints.append((mark, ends[0] if ends else last[0]))
 
@@ -295,7 +308,9 @@ def _fabric_row(cluster: Cluster, picture: Picture, row: list[int], y: float, x:
     """
     pulls = {device: _pull(cluster, device, x) for device in row}
     drawn = [device for device in row if pulls[device] is not None][:MAX_ROW] or row[:MAX_ROW]
-    joined = {frozenset((link.target, link.bytes_per_s) for link in cluster.links_from(device)) for device in row}
+    joined = set()
+    for each in row:
+        joined.add(frozenset((link.target, link.bytes_per_s) for link in cluster.links_from(each)))
     if len(row) > MAX_IDENTICAL and len(joined) == 1:
         drawn = drawn[: MAX_IDENTICAL // 2]
     places = [mark.x for mark in picture.marks]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,17 @@ CHUNK = 1 << 18
 MAX_DEVICES = 2048
 
 
+class RoutedPairs(NamedTuple):
+    """Routes of m pairs. links of pair i: ``links[ptr[i]:ptr[i + 1]]``.
+
+    ptr: int64[m + 1]. links: int32[...]. unrouted: int64[...], the pairs that need another router.
+    """
+
+    ptr: Int64
+    links: Int32
+    unrouted: Int64
+
+
 class BatchRoutes:
     """Routes between the devices of one machine."""
 
@@ -49,21 +60,18 @@ class BatchRoutes:
         has_closed_form = routing.partition(":")[0] in (SHORTEST, D_MOD_K, HASH, SPLIT, RAIL)
         return layout is not None and has_closed_form and max(len(b.node.devices) for b in layout.blocks) <= MAX_DEVICES
 
-    def routes(self, sources: Int64, targets: Int64) -> tuple[Int64, Int32, Int64]:
-        """Return (ptr int64[m + 1], links int32[...], unrouted int64[...]); this class cannot route the last pairs.
-
-        ``sources``, ``targets``: int64[m], devices.
-        """
+    def routes(self, sources: Int64, targets: Int64) -> RoutedPairs:
+        """Return the routes between ``sources`` and ``targets``: int64[m], devices."""
         parts = [
             self._chunk(sources[first : first + CHUNK], targets[first : first + CHUNK])
             for first in range(0, len(sources), CHUNK)
         ]
         if not parts:
-            return np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64)
+            return RoutedPairs(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int64))
         count = np.concatenate([part[0] for part in parts])
         unrouted = np.flatnonzero(count < 0)
         ptr = pointers(np.maximum(count, 0))
-        return ptr, np.concatenate([part[1] for part in parts]), unrouted
+        return RoutedPairs(ptr, np.concatenate([part[1] for part in parts]), unrouted)
 
     def _chunk(self, sources: Int64, targets: Int64) -> tuple[Int64, Int32]:
         """Return (number of links of each pair, -1 for pairs left to the router; the links)."""
@@ -311,6 +319,17 @@ NONE, SEVERAL = -1, -2
 _UNKNOWN, _EACH = -1, -2
 
 
+class RouteColumns(NamedTuple):
+    """Rows of routes inside a node, int64 each: row i is ``links[start[i]:start[i] + length[i]]``.
+
+    A length may be NONE or SEVERAL.
+    """
+
+    links: Int64
+    start: Int64
+    length: Int64
+
+
 class NodeRoutes:
     """Routes between the devices of a node, as links of the node; row i is ``links[start[i]:][:length[i]]``.
 
@@ -394,12 +413,14 @@ class NodeRoutes:
         with_nic = gpus[self.nic[gpus] >= 0]
         nics, copies = self.nic[with_nic], np.zeros(len(with_nic), np.int64)
         legs = np.concatenate((self.rows(LEG, with_nic, nics, copies), self.rows(LEG, nics, with_nic, copies)))
-        lengths = self.columns()[2]
+        lengths = self.columns().length
         return {*lengths[inner].tolist(), *lengths[legs][lengths[legs] == SEVERAL].tolist()}
 
-    def columns(self) -> tuple[Int64, Int64, Int64]:
-        """Return (links, start, length) of all rows so far, int64 each; a length may be NONE or SEVERAL."""
-        return (np.array(self._links, np.int64), np.array(self._start, np.int64), np.array(self._length, np.int64))
+    def columns(self) -> RouteColumns:
+        """Return all rows so far."""
+        return RouteColumns(
+            np.array(self._links, np.int64), np.array(self._start, np.int64), np.array(self._length, np.int64)
+        )
 
     def peers(self, rail: int) -> Int64:
         """Return int64[devices]: for each GPU, its peer with a NIC on this rail; -1: no peer."""
@@ -511,4 +532,7 @@ def many_hosts(bulk: BatchRoutes | None, router: Router, gpus: Int64) -> Int64:
     hosts = None if bulk is None else bulk.hosts_of(gpus)
     if hosts is not None:
         return hosts
-    return np.array([-1 if (host := router.host_of(gpu)) is None else host for gpu in gpus.tolist()], np.int64)
+    host_rows = []
+    for gpu in gpus.tolist():
+        host_rows.append(-1 if (host := router.host_of(gpu)) is None else host)
+    return np.array(host_rows, np.int64)

@@ -126,9 +126,8 @@ class ShortestRoutes:
         switch = self._behind_ports(target, neighbours[0])
         if switch not in self._ports:
             ends = (self._behind_ports(switch, below) for below in self._exits.get(switch, ()))
-            self._ports[switch] = {
-                end: position for position, end in enumerate(sorted(end for end in ends if not self._forwards[end]))
-            }
+            switch_ends = sorted(end for end in ends if not self._forwards[end])
+            self._ports[switch] = {end: position for position, end in enumerate(switch_ends)}
         return self._ports[switch].get(target, default)
 
     def _behind_ports(self, origin: int, device: int) -> int:
@@ -226,11 +225,10 @@ class ShortestRoutes:
         if cached is not None:
             return cached
         # Devices before the target on a shortest route are nearer, so the search has settled them.
-        costs = [
-            (settled[0] + self._wires[via, target][0], settled[1] + 1, via)
-            for via in self._into[target]
-            if (settled := search.settled.get(via)) is not None
-        ]
+        costs = []
+        for via in self._into[target]:
+            if (settled := search.settled.get(via)) is not None:
+                costs.append((settled[0] + self._wires[via, target][0], settled[1] + 1, via))
         best = min(costs)[:2]
         ways = [
             (via, twin)
@@ -252,15 +250,15 @@ class ShortestRoutes:
         if nearest is None:
             return ()
         settled = self._searches[source].settled  # holds every device before the nearest target
-        return tuple(
-            target
-            for target in targets
+        nearest_targets = []
+        for target in targets:
             if any(
                 (settled[via][0] + self._wires[via, target][0], settled[via][1] + 1) == nearest[0][:2]
                 for via in self._into[target]
                 if via in settled
-            )
-        )
+            ):
+                nearest_targets.append(target)
+        return tuple(nearest_targets)
 
     def _nearest(self, source: int, targets: Sequence[int]) -> tuple[_Path, int] | None:
         search = self._searches.get(source)

@@ -254,7 +254,12 @@ def tree_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost
         _peak(topology.inside, topology.path_bytes_per_s, part_in) / halves, _peak(topology.between, rate, part_out)
     )
     bytes_us = max(size / min(a, b), size / peak)
-    limit = topology.between.limit if topology.between and b < a else topology.inside.limit if topology.inside else ""
+    if topology.between and b < a:
+        limit = topology.between.limit
+    elif topology.inside:
+        limit = topology.inside.limit
+    else:
+        limit = ""
     return _cost(context, op, base_us, steps_us, bytes_us, _ramp(context, protocol), 2 * (hops + depth), limit)
 
 
@@ -368,7 +373,9 @@ def direct_cost(context: CostContext, op: str, size: float, protocol: str) -> Co
         limit = topology.between.limit if between_us >= inside_us else limit
     if not is_pair:  # the same kernel also copies the rank's own part
         inside_us += part / ((inner if topology.inside else outer).copy_GBps * 1e3)
-    base_us = max(inner.p2p_base_us if topology.inside else 0.0, outer.p2p_base_us if topology.between else 0.0)
+    inner_us = inner.p2p_base_us if topology.inside else 0.0
+    outer_us = outer.p2p_base_us if topology.between else 0.0
+    base_us = max(inner_us, outer_us)
     bytes_us = max(inside_us, between_us)
     if not is_pair:  # traffic inside and between domains may share links
         pair = topology.pair_bytes_per_s if op == "all_to_all" else topology.root_pair_bytes_per_s

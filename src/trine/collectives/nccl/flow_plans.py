@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -119,12 +120,17 @@ class FlowPlanner:
     def domains(self) -> list[list[int]]:
         """The ranks of each domain, in the library's order."""
         position = {gpu: rank for rank, gpu in enumerate(self.gpus.tolist())}
-        return [[position[gpu] for gpu in domain] for domain in domains_of(self.cluster, sorted(position))]
+        positions = []
+        for domain in domains_of(self.cluster, sorted(position)):
+            positions.append([position[gpu] for gpu in domain])
+        return positions
 
     @cached_property
     def meshes(self) -> list[list[list[int]] | None]:
         """Bytes/s of the direct links between the members of each domain; None if a member has no direct link."""
-        gpus = [[int(self.gpus[rank]) for rank in domain] for domain in self.domains]
+        gpus = []
+        for domain in self.domains:
+            gpus.append([int(self.gpus[rank]) for rank in domain])
         class_meshes: dict[object, list[list[int]] | None] = {}
         meshes = []
         for domain_class, domain in zip(domain_classes(self.cluster, gpus), gpus, strict=True):
@@ -196,7 +202,7 @@ class FlowPlanner:
             if number == target_number and mesh is not None and not mesh[i][j]:
                 if number not in tables:
                     tables[number] = PairTable(self.cluster, [int(self.gpus[rank]) for rank in domain], mesh)
-                hops = tables[number].way(i, j)[1]
+                hops = tables[number].way(i, j).hops
             legs = [(domain[a], domain[b], Weight(part).limit_denominator(1000)) for (a, b), part in hops]
             for start, end, part in legs or [(source, target, Weight(1))]:
                 flows[start, end] = flows.get((start, end), Weight(0)) + part * weight
@@ -219,8 +225,9 @@ class FlowPlanner:
         return _Flows(shape, weights, *self._load(np.array(starts), np.array(ends), np.array(amounts)))
 
     def _shape_flows(self, shape: RegularFlows | ShiftFlows | StarFlows, weights: tuple[Weight, ...]) -> _Flows:
-        sources, targets, kind = _messages(shape, len(self.gpus))
-        return _Flows(shape, weights, *self._load(sources, targets, np.array([float(w) for w in weights])[kind]))
+        messages = _messages(shape, len(self.gpus))
+        amounts = np.array([float(weight) for weight in weights])[messages.kinds]
+        return _Flows(shape, weights, *self._load(messages.senders, messages.receivers, amounts))
 
     def _load(self, sources: Int64, targets: Int64, amounts: npt.NDArray[np.float64]) -> tuple[float, int]:
         """Return the busiest link's time per byte of the collective, in s, and the longest latency in ps."""
@@ -235,13 +242,24 @@ class FlowPlanner:
         return float((load / cluster.link_bytes_per_s[used_links]).max(initial=0.0)), latency_ps
 
 
-def _fit_times(flows: _Flows, timing: TimeAlone, sent_bytes: int) -> tuple[int, int, float]:
-    """Return (ps before the bytes, hardware included; ps of the bytes; the fraction of bytes that the flows carry)."""
+class _FittedTimes(NamedTuple):
+    """Parts of a collective's time: before its bytes (hardware included), and during them.
+
+    carried: fraction of the bytes that the flows carry.
+    """
+
+    before_ps: int
+    bytes_ps: int
+    carried: float
+
+
+def _fit_times(flows: _Flows, timing: TimeAlone, sent_bytes: int) -> _FittedTimes:
+    """Divide the time alone so that the flows fit into it."""
     needed_ps = round(flows.seconds_per_byte * sent_bytes * PS_PER_S * _MARGIN)
     max_ps = max(1, timing.total_ps - flows.latency_ps)
     bytes_ps = min(max_ps, max(timing.total_ps - timing.before_ps, needed_ps))
     part = min(1.0, TOLERANCE * max_ps / needed_ps) if needed_ps else 1.0
-    return timing.total_ps - bytes_ps, bytes_ps, part
+    return _FittedTimes(timing.total_ps - bytes_ps, bytes_ps, part)
 
 
 def _inner_weight(op: str, algorithm: str, num_ranks: int, size: int, num_domains: int) -> Weight:
@@ -311,17 +329,25 @@ def _add_inner_flows(
                 flows[source, target] = amount * rate / total
 
 
-def _messages(shape: RegularFlows | ShiftFlows | StarFlows, num_ranks: int) -> tuple[Int64, Int64, Int64]:
-    """Return senders, receivers and kinds of all messages; for a rooted shape as if every rank sent some."""
+class _MessageEnds(NamedTuple):
+    """Messages of a shape: int64[messages] each; ``kinds``: INNER or OUTER."""
+
+    senders: Int64
+    receivers: Int64
+    kinds: Int64
+
+
+def _messages(shape: RegularFlows | ShiftFlows | StarFlows, num_ranks: int) -> _MessageEnds:
+    """Return the ends of all messages; for a rooted shape as if every rank sent some."""
     ranks = np.arange(num_ranks)
     if isinstance(shape, StarFlows):
         zeros, peers = np.zeros(num_ranks - 1, np.int64), ranks[1:]
-        ends = (zeros, peers) if shape.rooted == FROM_ROOT else (peers, zeros)
-        return *ends, np.full(num_ranks - 1, INNER)
+        sources, targets = (zeros, peers) if shape.rooted == FROM_ROOT else (peers, zeros)
+        return _MessageEnds(sources, targets, np.full(num_ranks - 1, INNER))
     if isinstance(shape, ShiftFlows):
         shift = np.arange(1, shape.count + 1)
         targets = (ranks[:, None] + shift) % num_ranks
-        return np.repeat(ranks, shape.count), targets.ravel(), np.full(targets.size, INNER)
+        return _MessageEnds(np.repeat(ranks, shape.count), targets.ravel(), np.full(targets.size, INNER))
     size, groups = shape.size, shape.groups
     positions = np.arange(num_ranks).reshape((size, groups) if shape.strided else (groups, size))
     table = positions.T if shape.strided else positions
@@ -331,4 +357,5 @@ def _messages(shape: RegularFlows | ShiftFlows | StarFlows, num_ranks: int) -> t
     if groups > 1:
         receivers.append(np.roll(table, -1, axis=0).ravel())
         kinds.append(OUTER)
-    return np.tile(table.ravel(), len(kinds)), np.concatenate(receivers), np.repeat(kinds, num_ranks)
+    senders = np.tile(table.ravel(), len(kinds))
+    return _MessageEnds(senders, np.concatenate(receivers), np.repeat(kinds, num_ranks))

@@ -44,7 +44,10 @@ def bytes_factors(cluster: Cluster, topology: CommTopology, predictor: Predictor
     Raises InputError for a bandwidth that the software costs alone do not allow.
     """
     given, nodes = cluster.collective_bandwidth, topology.num_domains
-    rates = {} if given is None else {op: given.at(op, nodes) for op, _ in given.curves}
+    if given is None:
+        rates = {}
+    else:
+        rates = {op: given.at(op, nodes) for op, _ in given.curves}
     if given is None or not any(rates.values()):
         return {}
     reference = _reference(_without_faults(cluster), nodes, predictor)

@@ -94,7 +94,7 @@ def library_from(data: Mapping[str, Any]) -> Library:
             merged[key] = {**default[key], **values.get(key, {})}
         media[name] = Medium(name=name, **merged)
     fields = {key: data[key] for key in data if key not in ("media", "bands")}
-    bands = {
-        kind: tuple((int(row[0]), float(row[1]), float(row[2])) for row in rows) for kind, rows in data["bands"].items()
-    }
+    bands = {}
+    for kind, rows in data["bands"].items():
+        bands[kind] = tuple((int(row[0]), float(row[1]), float(row[2])) for row in rows)
     return Library(media=media, bands=bands, **fields)

@@ -139,10 +139,19 @@ class Collectives:
 
     def _no_candidate_error(self, op: str, pairs: Sequence[Candidate]) -> InputError:
         options = self.options
-        terms = [f"{name} {value!r}" for name in ("algorithm", "protocol") if (value := getattr(options, name)) != AUTO]
-        terms += [] if options.nvls is None else ["NVLS" if options.nvls else "NVLS forbidden"]
+        terms = []
+        for name in ("algorithm", "protocol"):
+            if (value := getattr(options, name)) != AUTO:
+                terms.append(f"{name} {value!r}")
+        nvls = [] if options.nvls is None else ["NVLS" if options.nvls else "NVLS forbidden"]
+        terms += nvls
         text = ", ".join(f"{algorithm}/{protocol}" for algorithm, protocol in pairs)
-        field = "algorithm" if options.algorithm != AUTO else "protocol" if options.protocol != AUTO else "nvls"
+        if options.algorithm != AUTO:
+            field = "algorithm"
+        elif options.protocol != AUTO:
+            field = "protocol"
+        else:
+            field = "nvls"
         why = _NEEDS.get(options.algorithm, "")
         return InputError(
             f"{self.library.name} has no {op} with {' and '.join(terms)} on this group{why}; it has {text}", field=field
@@ -425,7 +434,9 @@ class Collectives:
 
     def _media(self) -> list[Medium]:
         topology, context = self.topology, self.context
-        return ([context.inner] if topology.inside else []) + ([context.outer] if topology.between else [])
+        inner = [context.inner] if topology.inside else []
+        outer = [context.outer] if topology.between else []
+        return inner + outer
 
     def _band(self, evidence: str, size: int) -> tuple[float, float]:
         kind = f"{evidence}-net" if self.topology.between else evidence

@@ -76,7 +76,8 @@ def _direct_lanes(cluster: Cluster, domain: Sequence[int]) -> RingRates | None:
                 rates[i][place[link.target]] += link.bytes_per_s
                 peaks[i][place[link.target]] += link.peak_bytes_per_s or 0
                 links_in_use.append(link)
-    widths = peaks if all(link.peak_bytes_per_s for link in links_in_use) else rates
+    have_peaks = all(link.peak_bytes_per_s for link in links_in_use)
+    widths = peaks if have_peaks else rates
     width = min((width for row in widths for width in row if width), default=0)
     members = range(len(domain))
     if not width or any(not any(rates[i][j] for j in range(size)) for i in members):
@@ -92,7 +93,9 @@ def _direct_lanes(cluster: Cluster, domain: Sequence[int]) -> RingRates | None:
         ring, path = float(lane * count), float(lane * (count + 1)) if count > 1 else float(lane)
         num_lanes, exchange = count, Use(root.rate / count, list(pairs.latency_ps.values()))
     else:
-        lanes = [[min(MAX_LANES, each // width) for each in row] for row in widths]
+        lanes = []
+        for row in widths:
+            lanes.append([min(MAX_LANES, each // width) for each in row])
         num_lanes = _count_rings(lanes) if size > 2 else lanes[0][1]
         if not num_lanes:
             return None
@@ -110,6 +113,19 @@ class Use(NamedTuple):
 
     rate: float
     latencies_ps: list[int]
+
+
+class Way(NamedTuple):
+    """The way of messages between two GPUs of a domain.
+
+    hops: direct links between two GPUs of the domain, and the fraction of the bytes on each. links: other links, with
+    their fractions. uses_host: whether the way leads through hosts.
+    """
+
+    latency_ps: int
+    hops: list[tuple[tuple[int, int], float]]
+    links: list[tuple[int, float]]
+    uses_host: bool = False
 
 
 class PairTable:
@@ -137,12 +153,12 @@ class PairTable:
         latencies = []
         uses_host = 0
         for source, target in pairs:
-            latency_ps, hops, links, is_hosted = self.way(source, target)
-            latencies.append(latency_ps)
-            uses_host = max(uses_host, is_hosted)
-            for hop, part in hops:
+            way = self.way(source, target)
+            latencies.append(way.latency_ps)
+            uses_host = max(uses_host, way.uses_host)
+            for hop, part in way.hops:
                 load[hop] = load.get(hop, 0.0) + part
-            for link, part in links:
+            for link, part in way.links:
                 link_load[link] = link_load.get(link, 0.0) + part
         rates = [self.rates[i][j] / times for (i, j), times in load.items()]
         rates += [_link_rate(self.cluster, link) / times for link, times in link_load.items()]
@@ -152,35 +168,35 @@ class PairTable:
     def star(self) -> Use:
         """Return the total rate between the first GPU and all others, in the slower direction."""
         peers = range(1, len(self.domain))
-        out, back = self.concurrent_use((0, i) for i in peers), self.concurrent_use((i, 0) for i in peers)
+        out = self.concurrent_use((0, i) for i in peers)
+        back = self.concurrent_use((i, 0) for i in peers)
         return Use(min(out.rate, back.rate) * len(peers), [*out.latencies_ps, *back.latencies_ps])
 
     def exchange(self) -> Use:
         """Return the rate of each pair in an all-to-all exchange; for many GPUs, from a sample of shifts."""
         return _exchange_rate(len(self.domain), self.concurrent_use)
 
-    def way(
-        self, source: int, target: int
-    ) -> tuple[int, list[tuple[tuple[int, int], float]], list[tuple[int, float]], bool]:
-        """Return the latency, the fractions on hops of the domain and on other links, and whether hosts are used."""
+    def way(self, source: int, target: int) -> Way:
+        """Return the way between two GPUs: a direct link, the routes of the cluster, or a third GPU."""
         if self.rates[source][target]:
-            return self.latency_ps[source, target], [((source, target), 1.0)], [], False
+            return Way(self.latency_ps[source, target], [((source, target), 1.0)], [])
         try:
             paths = self.cluster.paths(self.domain[source], self.domain[target])
         except SpecError:
             paths = ()
         if paths and all(link in self._pair_of_link for route, _ in paths for link in route):
             hops = [(self._pair_of_link[link], part) for route, part in paths for link in route]
-            return max(self.cluster.route_latency_ps(route) for route, _ in paths), hops, [], False
+            return Way(max(self.cluster.route_latency_ps(route) for route, _ in paths), hops, [])
         middles = [gpu for gpu, rate in enumerate(self.rates[source]) if rate and self.rates[gpu][target]]
         if middles:
             legs = [(hop, 1 / len(middles)) for middle in middles for hop in ((source, middle), (middle, target))]
             latency_ps = max(self.latency_ps[source, m] + self.latency_ps[m, target] for m in middles)
-            return latency_ps, legs, [], False
+            return Way(latency_ps, legs, [])
         if not paths:  # no described link: the way leads through undescribed hosts
-            return 0, [], [], True
+            return Way(0, [], [], uses_host=True)
         link_parts = [(link, part) for route, part in paths for link in route]
-        return max(self.cluster.route_latency_ps(route) for route, _ in paths), [], link_parts, True
+        latency_ps = max(self.cluster.route_latency_ps(route) for route, _ in paths)
+        return Way(latency_ps, [], link_parts, uses_host=True)
 
 
 def _link_rate(cluster: Cluster, link: int) -> float:
@@ -199,7 +215,9 @@ def _exchange_rate(size: int, use_of: Callable[[Iterable[tuple[int, int]]], Use]
         return use_of([(i, j) for i in range(size) for j in range(size) if i != j])
     number = max(2, MAX_PAIRS // size)
     shifts = sorted({1, size - 1, *(round(size * k / number) for k in range(1, number))})
-    uses = [use_of([(i, (i + shift) % size) for i in range(size)]) for shift in shifts]
+    uses = []
+    for shift in shifts:
+        uses.append(use_of([(i, (i + shift) % size) for i in range(size)]))
     mean = len(uses) / sum(1 / use.rate for use in uses)
     return Use(mean / (size - 1), [latency_ps for use in uses for latency_ps in use.latencies_ps])
 
@@ -236,7 +254,10 @@ def _rings(lanes: Lanes, size: int, budget: list[int]) -> Iterator[list[int]]:
             return
         if len(trail) == size and _can_reach(lanes, trail[-1], 0):
             yield list(trail)
-        step = next((target for target in choices[-1] if target not in trail), None) if len(trail) < size else None
+        if len(trail) < size:
+            step = next((target for target in choices[-1] if target not in trail), None)
+        else:
+            step = None
         if step is None:
             choices.pop()
             trail.pop()
@@ -248,7 +269,8 @@ def _rings(lanes: Lanes, size: int, budget: list[int]) -> Iterator[list[int]]:
 
 def _hops(lanes: Lanes, gpu: int, size: int) -> list[int]:
     """Return the next GPUs of a ring from ``gpu``: over direct lanes, widest first, then through one other GPU."""
-    direct = sorted((i for i in range(size) if lanes[gpu][i]), key=lambda i: (-lanes[gpu][i], i))
+    linked = [i for i in range(size) if lanes[gpu][i]]
+    direct = sorted(linked, key=lambda i: (-lanes[gpu][i], i))
     indirect = [i for i in range(size) if i != gpu and not lanes[gpu][i] and _relay(lanes, gpu, i) is not None]
     return direct + indirect
 
@@ -325,7 +347,8 @@ def _routed(cluster: Cluster, domain: Sequence[int]) -> RingRates:
     rate *= staging
     exchange = _exchange_rate(size, use_of)
     peers = range(1, size)
-    out, back = use_of((0, i) for i in peers), use_of((i, 0) for i in peers)
+    out = use_of((0, i) for i in peers)
+    back = use_of((i, 0) for i in peers)
     return RingRates(
         ring=rate, path=rate, fan_out=exchange.rate * (size - 1), shift=rate,
         root=min(out.rate, back.rate) * (size - 1), lanes=1, link=cluster.links[worst],

@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Self, TypeAlias, TypeVar
+from typing import NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +57,18 @@ Answer: TypeAlias = tuple[str | FlowPlan | None, int]
 C = TypeVar("C", bound="StepCosts")
 
 
+class GroupClasses(NamedTuple):
+    """Classes of equivalent groups.
+
+    class_of: int32[groups]. examples: the first group of each class. names: of each class; a name depends only on the
+    size and the class of a group, not on the other groups.
+    """
+
+    class_of: npt.NDArray[np.int32]
+    examples: list[int]
+    names: list[bytes]
+
+
 class StepCosts:
     """Algorithms and software costs for one cluster.
 
@@ -77,7 +89,7 @@ class StepCosts:
         self._same_topology: dict[CommTopology, Collectives] = {}
         self._classes = EquivalenceClasses(cluster)
         self._checks: dict[tuple[tuple[int, ...], int], bool] = {}
-        self._class_cache: dict[object, tuple[npt.NDArray[np.int32], list[int], list[bytes]]] = {}
+        self._class_cache: dict[object, GroupClasses] = {}
         self._class_answers: dict[tuple[object, ...], tuple[Answer, float]] = {}
         #: one entry per class of equivalent groups, built from its first group
         self._class_collectives: dict[tuple[object, ...], Collectives] = {}
@@ -148,15 +160,15 @@ class StepCosts:
         """
         if groups.shape[1] < 2 or SAME.get(kind, kind) not in OPS:
             return np.zeros(len(groups), np.int32), [(algorithm, 0)] * min(1, len(groups))
-        class_of, examples, names = self._classes_of(groups)
+        classes = self._classes_of(groups)
         answers = []
-        for group, name in zip(examples, names, strict=True):
+        for group, name in zip(classes.examples, classes.names, strict=True):
             key = (kind, size_bytes, groups.shape[1], name, algorithm)
             answers.append(self._kept(
                 self._class_answers, key,
                 partial(self, kind, size_bytes, tuple(groups[group].tolist()), algorithm),
             ))  # fmt: skip
-        return class_of, answers
+        return classes.class_of, answers
 
     def predicted(self, kind: str, size_bytes: int, groups: npt.NDArray[np.int64]) -> list[CollectiveTime]:
         """Return the library's prediction for each class of groups; empty if the library lacks this kind.
@@ -166,9 +178,9 @@ class StepCosts:
         kind = SAME.get(kind, kind)
         if groups.shape[1] < 2 or kind not in OPS:
             return []
-        _, examples, names = self._classes_of(groups)
+        classes = self._classes_of(groups)
         times = []
-        for group, name in zip(examples, names, strict=True):
+        for group, name in zip(classes.examples, classes.names, strict=True):
             key = (kind, size_bytes, groups.shape[1], name)
             if key not in self._predictions:
                 if key[2:] not in self._class_collectives:
@@ -189,7 +201,7 @@ class StepCosts:
             collectives.share_choices(self._same_topology.setdefault(without_names(collectives.topology), collectives))
         return self._collectives[group]
 
-    def _classes_of(self, groups: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], list[int], list[bytes]]:
+    def _classes_of(self, groups: npt.NDArray[np.int64]) -> GroupClasses:
         """Return the classes of ``groups``; cached, because callers pass the same groups with many sizes."""
         key = (groups.shape, hashlib.sha256(groups.tobytes()).digest())
         if key not in self._class_cache:
@@ -264,7 +276,12 @@ class StepCosts:
             return []
         if algorithm is not None and algorithm.startswith("hierarchical"):
             halves = num_domains & (num_domains - 1) == 0
-            outer = "pat" if kind != "all_reduce" else "halving-doubling" if halves else ""
+            if kind != "all_reduce":
+                outer = "pat"
+            elif halves:
+                outer = "halving-doubling"
+            else:
+                outer = ""
             return [f"{algorithm}:outer={outer}"] if outer else []
         if algorithm is not None:
             return []
@@ -357,12 +374,14 @@ class LinkCosts(StepCosts):
 def _keep_used_links(graph: TaskGraph) -> TaskGraph:
     """Return the tasks on a network of only the links they use, in the same order; a machine may have millions."""
     links, route_links = np.unique(graph.route_links, return_inverse=True)
+    latency_ps = None if graph.link_latency_ps is None else graph.link_latency_ps[links]
+    link_names = tuple(graph.link_names[link] for link in links.tolist())
     return replace(
         graph,
         route_links=route_links.astype(np.int32),
         link_bytes_per_s=graph.link_bytes_per_s[links],
-        link_latency_ps=None if graph.link_latency_ps is None else graph.link_latency_ps[links],
-        link_names=tuple(graph.link_names[link] for link in links.tolist()),
+        link_latency_ps=latency_ps,
+        link_names=link_names,
     )
 
 
@@ -423,10 +442,8 @@ class EquivalenceClasses:
 
     cluster: Cluster
 
-    def classify(self, groups: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], list[int], list[bytes]]:
-        """Return (class: int32[groups], one group of each class, a name of each class).
-
-        The name depends only on the size and the class of a group, not on the other groups of the call.
+    def classify(self, groups: npt.NDArray[np.int64]) -> GroupClasses:
+        """Return the classes of ``groups``.
 
         groups: int64[groups, ranks], positions in ``cluster.gpus``. A group gets a separate class if the cluster has no
         known node structure, or if the group uses a fabric link that differs from the others.
@@ -434,7 +451,8 @@ class EquivalenceClasses:
         gpus = self._gpus[groups]
         numbers: dict[bytes, int] = {}
         class_of = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in self._rows(gpus)], np.int32)
-        return class_of, np.unique(class_of, return_index=True)[1].tolist(), list(numbers)
+        examples = np.unique(class_of, return_index=True)[1].tolist()
+        return GroupClasses(class_of, examples, list(numbers))
 
     @cached_property
     def _gpus(self) -> Int64:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -176,7 +176,10 @@ def _interpolate(start: object, end: object, part: float) -> dict[str, Any]:
     """Return rates and latencies interpolated between two tiers or groups."""
     names = [name for name in end.__slots__ if name.endswith(("_per_s", "_ps", "headroom"))]  # type: ignore[attr-defined]
     pairs = {name: (getattr(start, name), getattr(end, name)) for name in names}
-    return {name: b if a == b else a + (b - a) * part for name, (a, b) in pairs.items()}
+    mixed = {}
+    for name, (a, b) in pairs.items():
+        mixed[name] = b if a == b else a + (b - a) * part
+    return mixed
 
 
 def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:
@@ -190,7 +193,9 @@ def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:
     gpus = sorted(cluster.gpus[rank] for rank in group)  # a library orders GPUs itself, regardless of rank numbers
     domains = domains_of(cluster, gpus)
     inner, path = _inner_tier(cluster, domains)
-    pair_rate, root, far_ps = _exchanges(cluster, domains) if len(domains) > 1 else (float("inf"), float("inf"), 0)
+    bounds = _PairBounds(float("inf"), float("inf"), 0)
+    if len(domains) > 1:
+        bounds = _exchanges(cluster, domains)
     table = cluster.device_table
     models = {table.kinds[kind].gpu or "" for kind in np.unique(table.kind[gpus]).tolist()}
     return CommTopology(
@@ -199,8 +204,8 @@ def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:
         library=cluster.library or library_of_gpu(oldest(models)) or "nccl", inside=inner, path_bytes_per_s=path,
         between=_outer_tier(cluster, domains) if len(domains) > 1 else None,
         multicast=inner is not None and bool(cluster.node_classes.is_reduced[gpus].all()),
-        sharp=len(domains) > 1 and _fabric_reduces(cluster), pair_bytes_per_s=pair_rate, root_pair_bytes_per_s=root,
-        far_latency_ps=far_ps, same_gpus=have_one_capability(models),
+        sharp=len(domains) > 1 and _fabric_reduces(cluster), pair_bytes_per_s=bounds.exchange,
+        root_pair_bytes_per_s=bounds.rooted, far_latency_ps=bounds.latency_ps, same_gpus=have_one_capability(models),
     )  # fmt: skip
 
 
@@ -233,17 +238,25 @@ def _gpu_domains(islands: Int64, is_fast: Bool, node_of: Int32) -> list[object]:
     island_of_node[node_of] = islands
     if is_fast.all() and (island_of_node[node_of] == islands)[node_of >= 0].all():  # each node is in one island
         return list(islands.tolist())
-    parts = [island if fast else None for island, fast in zip(islands.tolist(), is_fast.tolist(), strict=True)]
-    nodes = [None if node < 0 else node for node in node_of.tolist()]
+    parts = []
+    for island, fast in zip(islands.tolist(), is_fast.tolist(), strict=True):
+        parts.append(island if fast else None)
+    nodes = []
+    for node in node_of.tolist():
+        nodes.append(None if node < 0 else node)
     owner: dict[object, object] = {}
     for node, part in zip(nodes, parts, strict=True):
         if part is not None and node is not None:  # a rack's links join nodes: all of them are one domain
             owner.setdefault(node, owner.get(("part", part), ("part", part)))
             owner.setdefault(("part", part), owner[node])
-    return [
-        owner.get(node, ("node", node)) if part is None else owner.get(node, owner.get(("part", part), ("part", part)))
-        for node, part in zip(nodes, parts, strict=True)
-    ]
+    keys = []
+    for owner_node, owner_part in zip(nodes, parts, strict=True):
+        keys.append(
+            owner.get(owner_node, ("node", owner_node))
+            if owner_part is None
+            else owner.get(owner_node, owner.get(("part", owner_part), ("part", owner_part)))
+        )
+    return keys
 
 
 def _inner_tier(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[Tier | None, float]:
@@ -256,7 +269,9 @@ def _inner_tier(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[Tie
     if not best:
         return None, float("inf")
     tiers = list(best.values())
-    return min((tier for tier, _ in tiers), key=_slowness), min(path for _, path in tiers)
+    slowest = min((tier for tier, _ in tiers), key=_slowness)
+    path_rate = min(path for _, path in tiers)
+    return slowest, path_rate
 
 
 def _slowness(tier: Tier) -> tuple[float, float, int, int, str]:
@@ -288,10 +303,10 @@ def domain_classes(cluster: Cluster, domains: Sequence[Sequence[int]]) -> list[o
             source = place[link.source] if start == number else -1
             target = place[link.target] if end == number else -1
             links[number].append((source, target, link.bytes_per_s, link.latency_ps))
-    return [
-        (tuple(place[gpu] for gpu in domain), tuple(sorted(domain_links)))
-        for domain, domain_links in zip(domains, links, strict=True)
-    ]
+    places: list[object] = []
+    for domain, domain_links in zip(domains, links, strict=True):
+        places.append((tuple(place[gpu] for gpu in domain), tuple(sorted(domain_links))))
+    return places
 
 
 def _node_classes(cluster: Cluster, node_make: npt.NDArray[np.int64], domains: Sequence[Sequence[int]]) -> list[object]:
@@ -299,7 +314,7 @@ def _node_classes(cluster: Cluster, node_make: npt.NDArray[np.int64], domains: S
     layout = cluster.device_table.layout
     assert layout is not None
     gpus = np.concatenate([np.array(domain) for domain in domains])
-    node_class, local = node_make[gpus].tolist(), layout.places(gpus)[2].tolist()
+    node_class, local = node_make[gpus].tolist(), layout.places(gpus).local.tolist()
     ends = list(accumulate(map(len, domains), initial=0))
     return [(node_class[first], tuple(local[first:last])) for first, last in pairwise(ends)]
 
@@ -330,7 +345,9 @@ def _outer_tier(cluster: Cluster, domains: Sequence[Sequence[int]]) -> Tier:
     lanes = max(1, len(nics) // len(domains))
     shifts = sorted({1, *(len(domains) * part // 8 for part in _EIGHTHS)} - {0})
     shifts = shifts if len(shifts) * len(domains) * width <= MAX_ROUTES else [len(domains) // 2]
-    shift_loads = [(ring, latencies) if shift == 1 else _shift_load(cluster, starts, shift * width) for shift in shifts]
+    shift_loads = []
+    for shift in shifts:
+        shift_loads.append((ring, latencies) if shift == 1 else _shift_load(cluster, starts, shift * width))
     exchange = [load.worst(cluster)[1] * width for load, _ in shift_loads]
     last, first = (np.array([domain[end] for domain in domains]) for end in (-1, 0))
     is_ring = max(map(len, domains)) == 1  # the last GPU of a domain is its first
@@ -345,8 +362,19 @@ def _outer_tier(cluster: Cluster, domains: Sequence[Sequence[int]]) -> Tier:
     )  # fmt: skip
 
 
-def _exchanges(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[float, float, int]:
-    """Return upper bounds of bytes/s per pair of GPUs, all-to-all and first-to-all, and the longest latency of a pair.
+class _PairBounds(NamedTuple):
+    """Upper bounds of the bytes/s of each pair of GPUs, and the longest latency of a pair.
+
+    exchange: in an all-to-all exchange. rooted: between the first GPU and all others.
+    """
+
+    exchange: float
+    rooted: float
+    latency_ps: int
+
+
+def _exchanges(cluster: Cluster, domains: Sequence[Sequence[int]]) -> _PairBounds:
+    """Return upper bounds of the rate of pairs of GPUs.
 
     Messages follow the cluster's routes; the busiest link, at its peak rate, sets the bound. Messages between domains
     count, and messages inside domains without scale-up links, because they cross the same links. With too many pairs
@@ -369,7 +397,7 @@ def _exchanges(cluster: Cluster, domains: Sequence[Sequence[int]]) -> tuple[floa
     exchange = (float("inf"), 0)
     if size * size <= MAX_ROUTES:
         exchange = bound_of(np.repeat(ranks, size), np.tile(ranks, size))
-    return exchange[0], min(out[0], back[0]), max(exchange[1], out[1], back[1])
+    return _PairBounds(exchange[0], min(out[0], back[0]), max(exchange[1], out[1], back[1]))
 
 
 def headroom_of(link: Link) -> float:

@@ -91,7 +91,13 @@ def _hardware(topology: CommTopology) -> str:
 
 def _columns(topology: CommTopology) -> tuple[int, int]:
     """Return the table indices of the architecture and of the number of nodes (1, 2, 4 and more)."""
-    return architecture(topology.gpu), 0 if topology.num_nodes == 1 else 1 if topology.num_nodes == 2 else 2
+    if topology.num_nodes == 1:
+        column = 0
+    elif topology.num_nodes == 2:
+        column = 1
+    else:
+        column = 2
+    return architecture(topology.gpu), column
 
 
 def _graph_rate(context: CostContext, algorithm: str) -> float:

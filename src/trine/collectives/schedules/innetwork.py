@@ -83,7 +83,12 @@ class SharpSends:
         levels = sharp_levels(num_ranks, self.radix)
         leaves = 0 if levels == 1 else -(-num_ranks // (self.radix or num_ranks))
         top = num_ranks + leaves
-        height = 0 if position < num_ranks else 1 if position < top else levels
+        if position < num_ranks:
+            height = 0
+        elif position < top:
+            height = 1
+        else:
+            height = levels
         if position < top:
             parent = top if levels == 1 or height else num_ranks + position // (self.radix or num_ranks)
             sends.add_all(height + chunks, parent, chunks, reduce=True)

@@ -74,7 +74,9 @@ def two_trees(num_ranks: int) -> tuple[Tree, Tree]:
     impossible up to 6 ranks: then both halves use the first tree.
     """
     first = _in_order_parents(num_ranks)
-    relabel = [(rank + 1) % num_ranks if num_ranks % 2 else num_ranks - 1 - rank for rank in range(num_ranks)]
+    relabel = []
+    for position in range(num_ranks):
+        relabel.append((position + 1) % num_ranks if num_ranks % 2 else num_ranks - 1 - position)
     second = [-1] * num_ranks
     for rank in range(1, num_ranks):
         second[relabel[rank]] = relabel[first[rank]]

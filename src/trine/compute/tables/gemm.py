@@ -12,7 +12,6 @@ cache, two to three times as fast as from memory.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -20,10 +19,10 @@ import numpy as np
 from trine.common.arrays import Bool, Float64, Int64
 from trine.compute.tables.files import log_us, read_arrays
 from trine.compute.tables.kriging import in_chunks, kriged, nearest_few
-from trine.compute.tables.machine import Machine, generation_of
+from trine.compute.tables.machine import Machine
 
 #: Octaves over which residuals correlate, noise share of one measurement, and maximum number of neighbours.
-_OCTAVES, _NUGGET, _NEIGHBOURS = 8.0, 0.03, 32
+OCTAVES, _NUGGET, _NEIGHBOURS = 8.0, 0.03, 32
 #: Nearest values of each axis in the neighbour search.
 _AROUND = (9, 5, 5)
 _LAUNCH_US = 2.0
@@ -35,8 +34,9 @@ _TILES = (
     (64, 64, 0.4), (32, 128, 0.4), (16, 128, 0.2),
 )  # fmt: skip
 _SPLITS = (1, 2, 4, 8)
-_ITEM_BYTES = {"bfloat16": 2.0, "float8": 1.0, "float4": 0.5}
-_OUT_BYTES = 2.0
+#: Bytes of an operand's element, and of the result's.
+_ITEM_BYTES = {"float32": 4.0, "tfloat32": 4.0, "bfloat16": 2.0, "float8": 1.0, "float4": 0.5}
+_OUT_BYTES = {"float32": 4.0, "tfloat32": 4.0, "bfloat16": 2.0, "float8": 2.0, "float4": 2.0}
 _MOST_COPIES = 5
 #: Relative overflow of the cache beyond which a working set comes wholly from memory, because reads are cyclic.
 _SPILLING = 0.1
@@ -48,9 +48,9 @@ _PADDED = frozenset({"float4"})
 
 def closed_form_us(m: Float64, n: Float64, k: Float64, machine: Machine, dtype: str) -> Float64:
     """Return microseconds of (m, k) x (k, n) alone on ``machine``; the arrays have one shape."""
-    item = _ITEM_BYTES[dtype]
-    spilled = _spilled(m, n, k, machine, item)
-    num_bytes = item * (m * k + k * n) + _OUT_BYTES * m * n
+    item, out = _ITEM_BYTES[dtype], _OUT_BYTES[dtype]
+    spilled = _spilled(m, n, k, machine, item, out)
+    num_bytes = item * (m * k + k * n) + out * m * n
     memory_s = num_bytes * spilled / (machine.bytes_per_s * _MEMORY_SHARE)
     if machine.cache_bytes:
         memory_s = memory_s + num_bytes * (1 - spilled) / machine.cache_bytes_per_s
@@ -61,13 +61,13 @@ def closed_form_us(m: Float64, n: Float64, k: Float64, machine: Machine, dtype: 
     return np.asarray(np.maximum(arithmetic, memory_s) * 1e6 + _LAUNCH_US)
 
 
-def _spilled(m: Float64, n: Float64, k: Float64, machine: Machine, item: float) -> Float64:
+def _spilled(m: Float64, n: Float64, k: Float64, machine: Machine, item: float, out: float) -> Float64:
     """Return the share of the bytes that came from memory in the benchmark."""
     if not machine.cache_bytes:
         return np.ones(np.shape(m))
     weights = item * k * n
     copies = np.clip(np.ceil(machine.cache_bytes / weights), 1, _MOST_COPIES)
-    excess = (copies * weights + item * m * k + _OUT_BYTES * m * n) / machine.cache_bytes - 1
+    excess = (copies * weights + item * m * k + out * m * n) / machine.cache_bytes - 1
     return np.asarray(np.clip(excess / _SPILLING, 0.0, 1.0))
 
 
@@ -147,7 +147,7 @@ class GemmTable:
         if lost.any():
             points = np.where(lost[..., None], 1e6 + 1e4 * np.arange(values.shape[1])[None, :, None], points)
             values = np.where(lost, np.nanmean(values, axis=1, keepdims=True), values)
-        return kriged(points / _OCTAVES, values, queries / _OCTAVES, _NUGGET)
+        return kriged(points / OCTAVES, values, queries / OCTAVES, _NUGGET)
 
     def _place(self, m: Float64, n: Float64, k: Float64) -> Float64:
         """Return a shape's coordinates in octaves, along a new last axis; with a cache, also the weights' source."""
@@ -155,12 +155,37 @@ class GemmTable:
         if self.dtype not in _PADDED:
             axes.append(_BETWEEN_TILES * ((m % _TILE_ROWS != 0) & (m > _TILE_ROWS)))
         if self._machine.cache_bytes:
-            axes.append(_BETWEEN_LEVELS * _spilled(m, n, k, self._machine, _ITEM_BYTES[self.dtype]))
+            item, out = _ITEM_BYTES[self.dtype], _OUT_BYTES[self.dtype]
+            axes.append(_BETWEEN_LEVELS * _spilled(m, n, k, self._machine, item, out))
         return np.stack(axes, axis=-1)
 
     @staticmethod
     def _nearest(axis: Float64, values: Float64, count: int) -> Int64:
         return nearest_few(np.abs(axis[None, :] - values[:, None]), count)
+
+
+class ScatteredGemms(GemmTable):
+    """Measured GEMMs of one GPU and dtype at any shapes: a few hundred, each compared with every query."""
+
+    def __init__(self, shapes: Int64, logs: Float64, machine: Machine, dtype: str) -> None:
+        """shapes: (rows, 3) of m, n, k; logs: natural log of us."""
+        no_axis = np.empty(0, dtype=np.int64)
+        super().__init__(np.empty((0, 0, 0)), (no_axis, no_axis, no_axis), machine, dtype)
+        self._measured_us = {
+            tuple(shape): math.exp(log) for shape, log in zip(shapes.tolist(), logs.tolist(), strict=True)
+        }
+        m, n, k = shapes.T.astype(float)
+        self._points = self._place(m, n, k)
+        self._residuals = logs - np.log(closed_form_us(m, n, k, machine, dtype))
+
+    def measured(self, m: int, n: int, k: int) -> float | None:
+        """Return the measured microseconds of this exact shape, or None."""
+        return self._measured_us.get((m, n, k))
+
+    def _residual(self, queries: Float64) -> Float64:
+        distances = ((self._points[None] - queries[:, None]) ** 2).sum(-1)
+        nearest = nearest_few(distances, _NEIGHBOURS)
+        return kriged(self._points[nearest] / OCTAVES, self._residuals[nearest], queries / OCTAVES, _NUGGET)
 
 
 @lru_cache(maxsize=32)
@@ -172,83 +197,3 @@ def load_gemm(gpu: str, dtype: str, machine: Machine) -> GemmTable | None:
         return None
     axes = tuple(np.asarray(arrays[f"{name}_{axis}"], dtype=np.int64) for axis in "mnk")
     return GemmTable(log_us(arrays[name]), axes, machine, dtype)  # type: ignore[arg-type]
-
-
-# Slowdown of operators inside a training step, relative to the same operator alone.
-#
-# A GEMM measured alone has its operands in the cache and runs on a cool GPU. In a step it follows other kernels, its
-# clock is limited by power, and a weight gradient is accumulated in float32. SimuMax publishes the achieved performance
-# of training shapes on B200 and A100 PCIe (in_step.npz). On those two GPUs, trine kriges the ratio to the tables' time
-# of the same shape over the shape; other GPUs of a generation use the median (assumption: an A100 SXM module reaches
-# the same share of its peak as the PCIe card). GPUs with known clocks (Hopper) use no ratio: the clock of the step
-# decides (trine.compute.clock), and only the part that float32 accumulation adds to a weight gradient applies. No ratio
-# is fitted to step times.
-
-#: The three products of a linear layer: result, gradient of the input, gradient of the weight.
-FORWARD_PRODUCT, INPUT_PRODUCT, WEIGHT_PRODUCT = range(3)
-#: GPU whose in-step measurements each generation uses; other generations use A100 PCIe. Of B200's, Hopper uses the
-#: float32 accumulation, the grouped over single GEMMs, and attention's backward over forward.
-_OF = {"blackwell": "b200", "hopper": "b200"}
-_DEFAULT = "a100-pcie-80gb"
-MEASURED_IN_STEP = ("a100-pcie-80gb", "b200")
-_STEP_NUGGET, _STEP_NEIGHBOURS = 0.1, 16
-#: Launch and start-up part of a GEMM's time, which is no slower in a step.
-LAUNCH_US = 2.0
-
-
-def in_step_source(gpu: str) -> str:
-    """Return the GPU whose in-step measurements apply to ``gpu``."""
-    return gpu if gpu in MEASURED_IN_STEP else _OF.get(generation_of(gpu), _DEFAULT)
-
-
-@dataclass(frozen=True)
-class InStep:
-    """Ratios of in-step time to time alone, for one GPU.
-
-    points: log2 of (m, n, k) of the measured GEMMs; logs: logarithms of their ratios; both for each of three products.
-    groups: ratios of a grouped GEMM to the same number of single GEMMs. blocks, forward, backward: attention ratios by
-    log2 of query blocks per compute unit: in-step time over the table's time, and backward over forward.
-    """
-
-    gpu: str
-    points: tuple[Float64, ...]
-    logs: tuple[Float64, ...]
-    groups: tuple[float, ...]
-    blocks: Float64
-    forward: Float64
-    backward: Float64
-
-    @property
-    def accumulation(self) -> float:
-        """Time of a weight gradient accumulated in float32 over an input gradient's, medians."""
-        return self.product(WEIGHT_PRODUCT) / self.product(INPUT_PRODUCT)
-
-    def product(self, product: int, shape: tuple[float, float, float] | None = None) -> float:
-        """Return in-step time over time alone, at ``shape`` (m, n, k) for a measured GPU; without it, the median."""
-        points, logs = self.points[product], self.logs[product]
-        if shape is None:
-            return math.exp(sorted(logs.tolist())[len(logs) // 2])
-        query = np.log2(np.maximum(np.array([shape], float), 1.0))
-        nearest = nearest_few(((points - query) ** 2).sum(-1)[None, :], _STEP_NEIGHBOURS)
-        return math.exp(float(kriged(points[nearest] / _OCTAVES, logs[nearest], query / _OCTAVES, _STEP_NUGGET)[0]))
-
-    def attention(self, blocks: float) -> tuple[float, float]:
-        """Return the forward and backward ratio at ``blocks`` per compute unit, constant beyond the measured range."""
-        x = math.log2(max(blocks, 1e-3))
-        return float(np.interp(x, self.blocks, self.forward)), float(np.interp(x, self.blocks, self.backward))
-
-
-@lru_cache(maxsize=8)
-def load_in_step(gpu: str) -> InStep:
-    """Load the ratios of a GPU in MEASURED_IN_STEP."""
-    arrays = read_arrays("in_step")
-    rows, logs = (np.asarray(arrays[f"{gpu}/{name}"], dtype=float) for name in ("gemm", "gemm_logs"))
-    parts = [rows[:, 0] == product for product in range(3)]
-    curve = np.asarray(arrays[f"{gpu}/attention_curve"], dtype=float)
-    return InStep(
-        gpu=gpu,
-        points=tuple(np.log2(rows[part, 1:4]) for part in parts),
-        logs=tuple(logs[part] for part in parts),
-        groups=tuple(np.asarray(arrays[f"{gpu}/groups"], dtype=float).tolist()),
-        blocks=curve[:, 0], forward=curve[:, 1], backward=curve[:, 2],
-    )  # fmt: skip

@@ -15,11 +15,12 @@ import numpy as np
 
 from trine.cluster.presets import load_gpu
 from trine.common.arrays import Float64, Int64
-from trine.compute.tables.files import FOLDS, NEUSIGHT, fold_of, folds, measured
-from trine.compute.tables.fp32 import asked, bench, bench_rows, surface
+from trine.compute.tables.attention import load_attention
+from trine.compute.tables.convolutions import bench, bench_rows
+from trine.compute.tables.fp32 import asked, surface
+from trine.compute.tables.fp32_files import FOLDS, NEUSIGHT, fold_of, folds, measured
 from trine.compute.tables.gemm import GemmTable, load_gemm
 from trine.compute.tables.machine import Machine, sustained_ratio
-from trine.compute.tables.operators import load_attention
 
 Times = tuple[Float64, Float64]
 #: (held-out GPU, GPU whose tables predict it, relation of the two).

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from trine.cluster.measured_gpu import measured_gpu
 from trine.cluster.presets import GpuSpec
 
 #: Generations at the power limit in large GEMMs.
@@ -31,6 +32,12 @@ GENERATIONS = {
     "cdna4": ("mi350x", "mi355x"),
 }
 _GENERATION = {gpu: name for name, gpus in GENERATIONS.items() for gpu in gpus}
+#: Generation of a GPU file by its architecture: CUDA's compute capability, or the name of AMD's compiler.
+_GENERATION_OF_ARCHITECTURE = {
+    "sm_60": "pascal", "sm_70": "volta", "sm_75": "turing", "sm_80": "ampere", "sm_86": "ampere-gddr", "sm_89": "ada",
+    "sm_90": "hopper", "sm_100": "blackwell", "sm_103": "blackwell", "sm_120": "blackwell-gddr",
+    "sm_121": "blackwell-gddr", "gfx908": "cdna", "gfx90a": "cdna", "gfx942": "cdna3", "gfx950": "cdna4",
+}  # fmt: skip
 #: Stand-ins for GPUs without their own measurements, nearest first; the first with the operator and dtype is used.
 _SIBLINGS = {
     "a100-40gb": ("a100-80gb",), "a100-pcie-40gb": ("a100-80gb",), "a100-pcie-80gb": ("a100-80gb",),
@@ -64,12 +71,24 @@ _MOST = 0.86
 
 def generation_of(gpu: str) -> str:
     """Return the generation of a GPU, or the GPU's own name if it is unknown."""
-    return _GENERATION.get(gpu, gpu)
+    measured = measured_gpu(gpu)
+    if measured is None:
+        return _GENERATION.get(gpu, gpu)
+    content = measured.content
+    by_preset = _GENERATION.get(content.preset or "")
+    return by_preset or _GENERATION_OF_ARCHITECTURE.get(content.architecture, gpu)
 
 
 def siblings_of(gpu: str) -> tuple[str, ...]:
-    """Return the GPUs whose measurements may stand in for ``gpu``, nearest first; by default the H100."""
-    return _SIBLINGS.get(gpu, ("h100-sxm",))
+    """Return the GPUs whose measurements may stand in for ``gpu``, nearest first; by default the H100.
+
+    The first stand-in for a GPU file is the bundled GPU of the same model, else one of its generation.
+    """
+    measured = measured_gpu(gpu)
+    if measured is None:
+        return _SIBLINGS.get(gpu, ("h100-sxm",))
+    nearest = measured.content.preset or next(iter(GENERATIONS.get(generation_of(gpu), ())), "h100-sxm")
+    return (nearest, *siblings_of(nearest))
 
 
 def is_foreign(gpu: str) -> bool:

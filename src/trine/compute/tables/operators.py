@@ -21,21 +21,16 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from trine.cluster import load_gpu
+from trine.cluster.measured_gpu import DEFAULT_KERNEL
 from trine.cluster.presets import GpuSpec
-from trine.common.arrays import Bool, Float64, Int64
-from trine.common.evidence import ASSUMED, INTERPOLATED, MEASURED, TRANSFERRED
+from trine.common.arrays import Float64
+from trine.common.evidence import ASSUMED, INTERPOLATED, MEASURED, MODELLED, TRANSFERRED
 from trine.compute.power_curve import PowerCurve, clock_of_run, curve_of, has_tensor_clocks, power_curves
-from trine.compute.tables.files import TableTime, known_tables, log_us, read_arrays
-from trine.compute.tables.gemm import (
-    LAUNCH_US,
-    WEIGHT_PRODUCT,
-    GemmTable,
-    InStep,
-    in_step_source,
-    load_gemm,
-    load_in_step,
-)
-from trine.compute.tables.kriging import in_chunks, kriged, nearest_few
+from trine.compute.tables.attention import AttentionTable, load_attention
+from trine.compute.tables.attention_kernels import kernel_share, most_of_peak
+from trine.compute.tables.files import TableTime, known_tables, read_arrays
+from trine.compute.tables.gemm import GemmTable, load_gemm
+from trine.compute.tables.in_step import LAUNCH_US, WEIGHT_PRODUCT, InStep, in_step_source, load_in_step
 from trine.compute.tables.machine import (
     POWER_LIMITED,
     Machine,
@@ -46,73 +41,7 @@ from trine.compute.tables.machine import (
     siblings_of,
     sustained_ratio,
 )
-
-#: Correlation length of the residuals along each coordinate: head size / 64, window (none, long or short), log2 of
-#: heads, of heads per key head, of the batch, of the length.
-_ATTENTION_LENGTHS = np.array([2.0, 0.025, 6.0, 20.0, 6.0, 4.0])
-_ATTENTION_NUGGET, _ATTENTION_NEIGHBOURS = 0.005, 32
-_ATTENTION_LAUNCH_US, _ATTENTION_SHARE, _ATTENTION_MEMORY_SHARE = 3.0, 0.6, 0.85
-
-
-def attention_us(shapes: Float64, machine: Machine) -> Float64:
-    """Return closed-form microseconds of (rows, 6) shapes: size, window (0: none), heads, KV heads, batch, length."""
-    size, window, heads, kv_heads, batch, length = shapes.T
-    keys = np.where(window > 0, np.minimum(window, length), length)
-    pairs = length * keys - keys * (keys - 1) / 2
-    arithmetic = 4 * batch * heads * size * pairs / (machine.flop_per_s * _ATTENTION_SHARE)
-    memory_s = 4 * batch * length * size * (heads + kv_heads) / (machine.bytes_per_s * _ATTENTION_MEMORY_SHARE)
-    return np.asarray(np.maximum(arithmetic, memory_s) * 1e6 + _ATTENTION_LAUNCH_US)
-
-
-def _attention_coordinates(shapes: Float64) -> Float64:
-    size, window, heads, kv_heads, batch, length = shapes.T
-    kind = np.where(window == 0, 0.0, np.where(window < 1024, 2.0, 1.0))
-    parts = [size / 64, kind, np.log2(heads), np.log2(heads / kv_heads), np.log2(batch), np.log2(length)]
-    return np.asarray(np.stack(parts, axis=1) / _ATTENTION_LENGTHS)
-
-
-class AttentionTable:
-    """Measured 16-bit attention times of one GPU."""
-
-    def __init__(self, shapes: Int64, times: Float64, machine: Machine) -> None:
-        """shapes: (rows, 6) as :func:`attention_us`; times: natural logarithm of microseconds."""
-        self.shapes, self.times = shapes, times
-        self._machine = machine
-        self._points = _attention_coordinates(shapes.astype(float))
-        self._residuals = times - np.log(attention_us(shapes.astype(float), machine))
-
-    def without(self, hidden: Bool) -> AttentionTable:
-        """Return the table without the rows marked in ``hidden``."""
-        return AttentionTable(self.shapes[~hidden], self.times[~hidden], self._machine)
-
-    def measured(self, shape: tuple[int, ...]) -> float | None:
-        """Return the measured time of exactly this shape in microseconds, or None."""
-        rows = np.flatnonzero((self.shapes == np.array(shape)).all(axis=1))
-        return math.exp(float(self.times[rows[0]])) if len(rows) else None
-
-    def estimate_us(self, shapes: Float64, target: Machine | None = None) -> Float64:
-        """Return microseconds of (rows, 6) shapes, on this GPU or scaled to ``target`` by the closed form."""
-
-        def answer(part: slice) -> Float64:
-            queries = _attention_coordinates(shapes[part])
-            distances = np.zeros((len(queries), len(self._points)))
-            for axis in range(queries.shape[1]):
-                distances += (queries[:, axis, None] - self._points[None, :, axis]) ** 2
-            nearest = nearest_few(distances, _ATTENTION_NEIGHBOURS)
-            residual = kriged(self._points[nearest], self._residuals[nearest], queries, _ATTENTION_NUGGET)
-            return attention_us(shapes[part], target or self._machine) * np.exp(residual)
-
-        return in_chunks(len(shapes), answer)
-
-
-@lru_cache(maxsize=32)
-def load_attention(gpu: str, machine: Machine) -> AttentionTable | None:
-    """Return the measured attention of ``gpu``, or None."""
-    arrays = read_arrays(gpu)
-    if "attention" not in arrays:
-        return None
-    return AttentionTable(np.asarray(arrays["attention"], dtype=np.int64), log_us(arrays["attention_time"]), machine)
-
+from trine.compute.tables.measured_file import FileTables, file_tables
 
 ELEMENTWISE = "elementwise"
 #: Operator family (trine.compute.kinds) -> curve. All other families use the elementwise curve.
@@ -177,7 +106,12 @@ class MemoryTable:
         return curve
 
     def _load(self, name: str) -> tuple[str, Float64, Float64, float]:
-        source, octaves, shares, bandwidth = _read_curve(memory_sources(self._gpu.name, name)[0], name)
+        measured = file_tables(self._gpu.name)
+        curve = None if measured is None else measured.memory_curve(name)
+        if curve is not None:
+            source, (octaves, shares), bandwidth = self._gpu.name, curve, float(self._gpu.memory_bytes_per_s)
+        else:
+            source, octaves, shares, bandwidth = _read_curve(memory_sources(self._gpu.name, name)[0], name)
         limit = _MEMORY_IN_STEP.get(generation_of(self._gpu.name), _MEMORY_CAP)
         return source, octaves, np.minimum(shares, min(float(shares[-1]), limit)), bandwidth
 
@@ -254,6 +188,7 @@ class OperatorTables:
     def __init__(self, gpu: GpuSpec) -> None:
         self.gpu = gpu
         self.memory_table = MemoryTable(gpu)
+        self._file = file_tables(gpu.name)
         self._products: dict[str, _Found[GemmTable] | None] = {}
         self._known: dict[tuple[object, ...], float] = {}
 
@@ -270,7 +205,8 @@ class OperatorTables:
             measured_us = entry.table.measured(m, n, k)
             if measured_us is not None:
                 return TableTime(measured_us, MEASURED, entry.source)
-        return TableTime(self._alone_us(entry, m, n, k), entry.evidence, entry.source)
+        evidence = self._evidence_at(entry, "gemm", dtype, (m, n, k))
+        return TableTime(self._alone_us(entry, m, n, k), evidence, entry.source)
 
     def gemm_in_step(self, m: int, n: int, k: int, dtype: str, product: int, groups: int = 1) -> TableTime | None:
         """Return the time of a linear layer's GEMM inside a step; with ``groups`` experts, the time of all of them.
@@ -284,7 +220,7 @@ class OperatorTables:
         if base is None:
             return None
         work = max(0.0, base.us - LAUNCH_US)
-        if dtype in QUANTISED:
+        if dtype in QUANTISED and not self._is_of_file(base.source):
             work = self._without_quantisation(work, (m, n, k), dtype, base.source)
             if (in_16_bits := self.gemm(m, n, k, "bfloat16")) is not None and in_16_bits.source == base.source:
                 work = min(work, max(0.0, in_16_bits.us - LAUNCH_US))  # half the bytes, at least twice the peak
@@ -303,6 +239,16 @@ class OperatorTables:
             slower /= self._same_chip
         us = LAUNCH_US + work * slower
         return TableTime(us, INTERPOLATED if base.evidence == MEASURED else base.evidence, base.source)
+
+    def _is_of_file(self, source: str) -> bool:
+        """Return whether a time comes from the GPU's own file, which holds single kernels."""
+        return self._file is not None and source == self.gpu.name
+
+    def _evidence_at(self, entry: _Found[_Table], kind: str, dtype: str, shape: tuple[int, ...]) -> str:
+        """Return the evidence of an estimate; ``modelled`` for a shape far beyond all measured shapes of a GPU file."""
+        if self._file is not None and entry.source == self.gpu.name:
+            return entry.evidence if self._file.reaches(kind, dtype, shape) else MODELLED
+        return entry.evidence
 
     def _without_quantisation(self, work_us: float, shape: tuple[int, int, int], dtype: str, source: str) -> float:
         """Return the time of a GEMM alone: the tables' FP8 and FP4 calls first quantise their 16-bit input.
@@ -342,13 +288,19 @@ class OperatorTables:
 
     def _product_table(self, dtype: str) -> _Found[GemmTable] | None:
         if dtype not in self._products:
-            self._products[dtype] = self._find(load_gemm, dtype, dtype)
+            in_file = None if self._file is None else self._file.gemm(dtype, Machine.of(self.gpu, dtype))
+            self._products[dtype] = self._find(in_file, load_gemm, dtype, dtype)
         return self._products[dtype]
 
-    def _find(self, load, dtype: str, *args: str):  # type: ignore[no-untyped-def]
-        """Return the GPU's own table, else its nearest sibling's with a machine scaled by the data sheets."""
+    def _find(self, in_file, load, dtype: str, *args: str):  # type: ignore[no-untyped-def]
+        """Return the GPU's own table, else its nearest sibling's with a machine scaled by the data sheets.
+
+        in_file: the table of the GPU's file, None without one.
+        """
         if peak_of(self.gpu, dtype) <= 0:
             return None
+        if in_file is not None:
+            return _Found(in_file, Machine.of(self.gpu, dtype), self.gpu.name, INTERPOLATED)
         for name in (self.gpu.name, *siblings_of(self.gpu.name)):
             if name not in known_tables():
                 continue
@@ -402,7 +354,8 @@ class OperatorTables:
 
     @cached_property
     def _attention_table(self) -> _Found[AttentionTable] | None:
-        return self._find(load_attention, "bfloat16")  # type: ignore[no-any-return]
+        in_file = None if self._file is None else self._file.attention(Machine.of(self.gpu, "bfloat16"))
+        return self._find(in_file, load_attention, "bfloat16")  # type: ignore[no-any-return]
 
     def attention(self, shape: AttentionShape) -> TableTime | None:
         """Return forward attention's time alone, by the measured kernel; without a mask, scaled by the extra blocks."""
@@ -413,7 +366,9 @@ class OperatorTables:
         measured_us = entry.table.measured(key) if entry.source == self.gpu.name else None
         if measured_us is not None:
             return TableTime(measured_us * shape.unmasked, MEASURED if shape.causal else INTERPOLATED, entry.source)
-        return TableTime(self._attention_us(entry, key) * shape.unmasked, entry.evidence, entry.source)
+        sizes = (shape.batch, shape.heads, shape.kv_heads, shape.length, shape.size)
+        evidence = self._evidence_at(entry, "attention", "bfloat16", sizes)
+        return TableTime(self._attention_us(entry, key) * shape.unmasked, evidence, entry.source)
 
     def _attention_us(self, entry: _Found[AttentionTable], row: tuple[int, ...]) -> float:
         if row not in self._known:
@@ -440,6 +395,8 @@ class OperatorTables:
         base = self.attention(shape)
         if base is None:
             return None
+        if self._file is not None and self._is_of_file(base.source):
+            return self._attention_of_file(self._file, base, shape, backward, kernel)
         blocks = shape.batch * shape.heads * math.ceil(shape.length / _BLOCK) / self.gpu.num_compute_units
         generation = generation_of(self.gpu.name)
         if generation == "hopper":  # neither GPU measured in steps ran Hopper's kernels: use a full GPU's ratio only
@@ -452,57 +409,38 @@ class OperatorTables:
         us = max(us, 1e6 * shape.flops(backward=backward) / limit)
         return TableTime(us, INTERPOLATED if base.evidence == MEASURED else base.evidence, base.source)
 
+    def _attention_of_file(
+        self, file: FileTables, forward: TableTime, shape: AttentionShape, backward: bool, kernel: str
+    ) -> TableTime:
+        """Return attention's time by the GPU's own file, which holds kernels of PyTorch without a server's call."""
+        generation, us = generation_of(self.gpu.name), forward.us
+        if backward:
+            table = self._backward_table
+            if table is None:
+                us *= self._in_step.attention(_FULL)[1]
+            else:
+                us = table.measured(shape.row) or float(table.estimate_us(np.array([shape.row], dtype=float))[0])
+                us *= shape.unmasked
+        measured_kernel = file.gpu.content.attention_kernel
+        if kernel and measured_kernel != DEFAULT_KERNEL:
+            us *= kernel_share(generation, measured_kernel, backward=backward)
+            us /= kernel_share(generation, kernel, backward=backward)
+        return TableTime(us, forward.evidence, forward.source)
+
+    @cached_property
+    def _backward_table(self) -> AttentionTable | None:
+        """Backward attention of the GPU's file."""
+        if self._file is None:
+            return None
+        return self._file.attention(Machine.of(self.gpu, "bfloat16"), "attention_backward")
+
     # Memory -----------------------------------------------------------------------------------------------------
 
     def memory(self, num_bytes: float, family: str) -> TableTime:
         """Return the time of a memory-bound operator of a family (trine.compute.kinds)."""
         source = self.memory_table.source(family)
-        if is_foreign(self.gpu.name):
-            evidence = ASSUMED
+        if source == self.gpu.name:
+            evidence = INTERPOLATED
         else:
-            evidence = INTERPOLATED if source == self.gpu.name else TRANSFERRED
+            evidence = ASSUMED if is_foreign(self.gpu.name) else TRANSFERRED
         return TableTime(self.memory_table.time_us(num_bytes, family), evidence, source)
-
-
-# Speed of each generation of attention kernels relative to the kernel in the tables.
-#
-# The tables measure TensorRT-LLM's kernel on Hopper (FlashAttention-3's methods). Inside steps, Transformer Engine
-# picked FlashAttention-2 on A100 PCIe and cuDNN on B200. Shares:
-#
-# - FlashAttention-2 on H100 reaches 35 % of the peak at best (Shah et al., FlashAttention-3, arXiv:2407.08608,
-#   abstract), the tables' kernel 54 % (causal, 16 384 tokens, head size 128): 0.65. FlashAttention-3 is 1.5 to 2.0 x
-#   as fast as FlashAttention-2 forward and 1.5 to 1.75 x backward (ibid.). The middles are 1.75 and 1.62, which gives
-#   1.13 forward. Backward, the ratio measured on B200 counts as FlashAttention-3's, so FlashAttention-2 has
-#   1.13 / 1.62 = 0.70.
-# - FlashAttention is half as fast as FlashAttention-2, Triton's 1.3 to 1.5 x slower forward and 2 x backward (Dao,
-#   arXiv:2307.08691, section 4.1).
-# - FlashAttention-2 reaches at most 73 % of an A100's peak forward and 63 % backward (ibid., section 1).
-# - cuDNN on Hopper is about as fast as FlashAttention-3 (arXiv:2407.08608, figures 5 and 6).
-_Shares = dict[str, tuple[float, float]]
-
-#: Kernel -> shares forward and backward. A GPU without a kernel runs its predecessor.
-_HOPPER: _Shares = {
-    "flash-1": (0.325, 0.35), "triton": (0.46, 0.35), "flash-2": (0.65, 0.7), "flash-3": (1.13, 1.13),
-    "cudnn": (1.13, 1.13),
-}  # fmt: skip
-#: Relative to FlashAttention-2, which A100 PCIe ran inside steps. Later kernels need Hopper.
-_OLDER: _Shares = {"flash-1": (0.5, 0.5), "triton": (0.71, 0.5)}
-#: Relative to cuDNN, which B200 ran inside steps. FlashAttention-2 runs there as on Hopper, without new instructions.
-_BLACKWELL: _Shares = {
-    "flash-1": (0.29, 0.31), "triton": (0.41, 0.31), "flash-2": (0.57, 0.62), "flash-3": (1.0, 1.0),
-}  # fmt: skip
-#: Highest share of the peak that FlashAttention-2 reaches (forward, backward) on GPUs older than Hopper.
-_MOST_OLDER = (0.73, 0.63)
-
-
-def kernel_share(generation: str, kernel: str, *, backward: bool) -> float:
-    """Return a kernel's speed relative to the tables' kernel; 1 for no name and for kernels the GPU lacks."""
-    shares = {"hopper": _HOPPER, "blackwell": _BLACKWELL}.get(generation, _OLDER)
-    return shares.get(kernel, (1.0, 1.0))[backward]
-
-
-def most_of_peak(generation: str, kernel: str, *, backward: bool) -> float:
-    """Return the highest published share of the GPU's peak for the kernel, or 1 if no source gives one."""
-    if generation in ("hopper", "blackwell"):
-        return 1.0
-    return _MOST_OLDER[backward] * kernel_share(generation, kernel, backward=backward)

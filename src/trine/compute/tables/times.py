@@ -13,6 +13,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import prod
 
+from trine.cluster.measured_gpu import measured_gpu
 from trine.cluster.presets import GpuSpec
 from trine.common.evidence import ASSUMED, EVIDENCE
 from trine.compute.cost import (
@@ -31,8 +32,7 @@ from trine.compute.kinds import family_of, kind_of
 from trine.compute.law import FitReport
 from trine.compute.resize import Resized, Split, is_expert_product, resized
 from trine.compute.roofline import TABLES, Duration, Roofline, Shares, alike_in, dtype_name, stated_precision
-from trine.compute.tables.files import TableTime
-from trine.compute.tables.fp32 import (
+from trine.compute.tables.convolutions import (
     FORWARD,
     INPUT,
     WEIGHT,
@@ -43,9 +43,11 @@ from trine.compute.tables.fp32 import (
     product,
     table_of,
 )
-from trine.compute.tables.gemm import FORWARD_PRODUCT, INPUT_PRODUCT, WEIGHT_PRODUCT
+from trine.compute.tables.files import TableTime
+from trine.compute.tables.in_step import FORWARD_PRODUCT, INPUT_PRODUCT, WEIGHT_PRODUCT
 from trine.compute.tables.machine import generation_of, is_foreign, left_out_error
 from trine.compute.tables.operators import FLOOR_US, AttentionShape, OperatorTables
+from trine.compute.tables.traffic import traffic
 from trine.errors import InputError
 from trine.graph.workload import Operator, Tensor, Workload
 
@@ -150,6 +152,8 @@ class SizedTimes:
         rows, inner = math.ceil(elements(y) / y.shape[-1] / groups), x.shape[-1]
         outer = y.shape[-1]
         dtype = dtype_name(x)
+        if dtype == "float32" and stated_precision(source.operator) == "tfloat32":
+            dtype = "tfloat32"
         if self._is_misaligned(len(weight.shape) > 2 and groups == 1, inner, outer, dtype):
             # Without tensor cores: the float32 time, from NeuSight's bmm on A100. Tested on BigScience's head size 108.
             return operator_time(self._gpu, sizes, work_of(sizes), "float32")
@@ -284,34 +288,6 @@ def _sum(parts: list[TableTime | None]) -> TableTime | None:
     return TableTime(sum(part.us for part in known), least.evidence, least.source)
 
 
-# Memory traffic of PyTorch operators beyond their tensors.
-#
-# Counted from the algorithm: batch norm in training reads x for the statistics and again to normalise; backward reads
-# x and dy twice each. It uses one block per channel, so that few channels leave compute units idle. 1.2 blocks per unit
-# fill the H100: in the bundled ResNet-50 trace, 64 channels move less than half the bytes per second of 256. Max
-# pooling writes an 8-byte index per output. Its backward walks over the windows of each input, which takes as long as
-# moving the gradient it writes 8 times: measured in the bundled traces of VGG-13 (7.8 times) and ResNet-50 (8.9).
-#: Passes over a tensor of the data's size, relative to the passes that its tensors count: forward, backward.
-_BATCH_NORM = (3 / 2, 5 / 3)
-_BLOCKS_A_UNIT = 1.2
-_INDEX_BYTES = 8
-_POOL_BACKWARD = 8
-
-
-def traffic(sizes: Resized, family: str, num_bytes: int, compute_units: int) -> float:
-    """Return the ratio of the bytes an operator moves to ``num_bytes``, the size of its tensors; usually 1."""
-    if family == "batch_norm" and sizes.inputs:
-        shape = sizes.inputs[0].shape
-        channels = shape[1] if len(shape) > 1 else 1
-        return _BATCH_NORM[is_gradient(sizes)] * max(1.0, _BLOCKS_A_UNIT * compute_units / max(1, channels))
-    if family == "max_pool" and sizes.outputs and num_bytes:
-        if is_gradient(sizes):
-            return _POOL_BACKWARD * sizes.outputs[0].size_bytes / num_bytes
-        indices = sum(1 for tensor in sizes.outputs if "int" in tensor.dtype)
-        return 1.0 if indices else 1 + _INDEX_BYTES * elements(sizes.outputs[0]) / num_bytes
-    return 1.0
-
-
 _ON_ROWS = ("layer_norm", "softmax")
 
 
@@ -419,7 +395,9 @@ class TableTimes:
     @property
     def notes(self) -> tuple[str, ...]:
         sources = " and ".join(self._sources) or "no table"
-        text = f"kernel times on the {self._gpu.name}: benchmarks of {sources}"
+        measured = measured_gpu(self._gpu.name)
+        subject = f"the {self._gpu.name}" if measured is None else measured.words
+        text = f"kernel times on {subject}: benchmarks of {sources}"
         products = self._times.tables.product_source()
         error = left_out_error(self._gpu.name, products) if products in self._sources else None
         if error is not None:

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from trine.formats.chakra.job import trace_job
     from trine.formats.chakra.programs import NodeRoofline
     from trine.formats.chakra.read import read_chakra
-    from trine.formats.chakra.simulate import simulate_chakra, trace_graph
+    from trine.formats.chakra.simulate import simulate_chakra
+    from trine.formats.chakra.task_graph import trace_graph
     from trine.formats.chakra.trace import ChakraTrace
     from trine.formats.chakra.write import ChakraFiles, write_chakra
 

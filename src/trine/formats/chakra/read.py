@@ -107,7 +107,10 @@ def _check_list(place: Path, files: Mapping[int, Path]) -> None:
     if not is_file(sums):
         return
     lines = read_text(sums, error=TraceError).splitlines()
-    listed = {int(match[1]) for line in lines if (match := re.search(rf"  {re.escape(place.name)}{_RANK}$", line))}
+    listed = set()
+    for line in lines:
+        if match := re.search(rf"  {re.escape(place.name)}{_RANK}$", line):
+            listed.add(int(match[1]))
     for ranks, problem in ((listed - set(files), "are missing"), (set(files) - listed, "are of another set")):
         if ranks:
             rank_list = ", ".join(map(str, sorted(ranks)[:8])) + (", ..." if len(ranks) > 8 else "")
@@ -134,8 +137,14 @@ def _files(prefix: str) -> tuple[Path, ...]:
     files = _numbered(prefix) or _json_files(prefix)
     if not files:
         place = Path(prefix)
-        names = [path.name for path in place.parent.iterdir()] if place.parent.is_dir() else []
-        prefixes = {match[1] for name in names if (match := re.fullmatch(r"(.+)\.\d+\.et(\.gz)?", name))}
+        if place.parent.is_dir():
+            names = [path.name for path in place.parent.iterdir()]
+        else:
+            names = []
+        prefixes = set()
+        for name in names:
+            if match := re.fullmatch(r"(.+)\.\d+\.et(\.gz)?", name):
+                prefixes.add(match[1])
         hint = nearest(place.name, prefixes) if prefixes else ""
         raise TraceError(f"there is no {place.name}.0.et: give the path up to .<rank>.et{hint}", file=prefix)
     missing = next((rank for rank in range(len(files)) if rank not in files), None)
@@ -161,12 +170,12 @@ class _JobReader:
     def trace(self) -> ChakraTrace:
         program_of = tuple(self._program(rank) for rank in range(len(self._files)))
         axes, layers = self._own_facts()
+        groups = {name: ranks for ranks, name in self._tables.axes.items()}
+        program_notes = dict.fromkeys(note for program in self._programs for note in program.notes)
         trace = ChakraTrace(
             prefix=self._prefix, files=self._files, programs=tuple(self._programs), program_of=program_of,
-            groups={name: ranks for ranks, name in self._tables.axes.items()},
-            operator_names=tuple(self._tables.operators), layer_names=layers, axes=axes,
-            roofline=self._tables.roofline,
-            notes=tuple(dict.fromkeys(note for program in self._programs for note in program.notes)),
+            groups=groups, operator_names=tuple(self._tables.operators), layer_names=layers, axes=axes,
+            roofline=self._tables.roofline, notes=tuple(program_notes),
         )  # fmt: skip
         check(trace)
         return trace

@@ -118,7 +118,11 @@ def _of_feeder(data: dict[str, Any], path: Path) -> JsonTrace:
     rows = data["workload_graph"]
     if not isinstance(rows, list):
         raise TraceError(f"workload_graph must be a list, got {short(rows)}", file=path)
-    known = {number for row in rows if isinstance(row, dict) and isinstance(number := row.get("Id"), int)}
+    node_numbers = set()
+    for each in rows:
+        if isinstance(each, dict) and isinstance(number := each.get("Id"), int):
+            node_numbers.add(number)
+    known = node_numbers
     messages, absent, timed = [bytes(classes().metadata(version="json").SerializeToString())], 0, 0
     for number, row in enumerate(rows):
         place = f"workload_graph[{number}]"

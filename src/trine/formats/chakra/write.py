@@ -220,11 +220,12 @@ class _JobWriter:
 
     def expected_bytes(self) -> int:
         """Return the approximate total size of all files."""
-        per_program = [
-            len(self._head)
-            + sum(len(part) if isinstance(part, bytes) else len(part.head) + _HOLE_BYTES for part in template.parts)
-            for template in self._templates
-        ]
+        per_program = []
+        for program in self._templates:
+            size = len(self._head)
+            for part in program.parts:
+                size += len(part) if isinstance(part, bytes) else len(part.head) + _HOLE_BYTES
+            per_program.append(size)
         counts = np.bincount(np.asarray(self._job.program_of, np.int64), minlength=len(per_program))
         return int(sum(size * count for size, count in zip(per_program, counts.tolist(), strict=True)))
 

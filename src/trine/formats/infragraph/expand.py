@@ -237,7 +237,9 @@ class _Expander:
     def indices(self, text: str, count: int, part: str, field: str) -> Sequence[int]:
         """Return the indices that a Python slice selects of ``count``; an index or bound outside is an error."""
         try:
-            numbers = [int(piece) if piece.strip() else None for piece in text.split(":")]
+            numbers = []
+            for piece in text.split(":"):
+                numbers.append(int(piece) if piece.strip() else None)
         except ValueError:
             raise self.error(f"cannot read the index in {part!r}; write '[2]' or '[0:4]'", field) from None
         if len(numbers) == 1:
@@ -308,7 +310,10 @@ def _ring(members: Sequence[int], link: tuple[str, str]) -> Iterator[Edge]:
 def _nest(kind: _ExpandedType, inner: _ExpandedType, path: str) -> None:
     offset = len(kind.nodes)
     for node in inner.nodes:
-        owners = tuple((f"{path}.{below}" if below else path, name) for below, name in node.owners)
+        owner_paths = []
+        for below, name in node.owners:
+            owner_paths.append((f"{path}.{below}" if below else path, name))
+        owners = tuple(owner_paths)
         kind.nodes.append(node._replace(path=f"{path}.{node.path}", owners=(("", kind.name), *owners)))
     kind.edges.extend([Edge(a + offset, b + offset, link) for a, b, link in inner.edges])
 

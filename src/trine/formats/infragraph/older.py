@@ -41,11 +41,15 @@ def _from_inventory(data: dict[str, Any], file: str) -> dict[str, Any]:
     instances = data.get("device_instances", data.get("deviceInstances"))
     inventory = dict(_items({"inventory": data["inventory"]}, "", file))["inventory"]
     devices = _items(inventory.get("devices"), "inventory.devices", file)
+    kept = {key: value for key, value in data.items() if key not in old_keys}
+    device_list = [_device(name, entry, f"inventory.devices.{name}", file) for name, entry in devices]
+    links = _links(inventory.get("links"), "inventory.links", file)
+    instance_rows = [{"count": 1, **entry, "name": name} for name, entry in _items(instances, "instances", file)]
     return {
-        **{key: value for key, value in data.items() if key not in old_keys},
-        "devices": [_device(name, entry, f"inventory.devices.{name}", file) for name, entry in devices],
-        "links": _links(inventory.get("links"), "inventory.links", file),
-        "instances": [{"count": 1, **entry, "name": name} for name, entry in _items(instances, "instances", file)],
+        **kept,
+        "devices": device_list,
+        "links": links,
+        "instances": instance_rows,
         "edges": _edges(data.get("connections"), ("instance", "component"), "connections", file),
     }
 
@@ -53,15 +57,19 @@ def _from_inventory(data: dict[str, Any], file: str) -> dict[str, Any]:
 def _device(name: str, entry: dict[str, Any], field: str, file: str) -> dict[str, Any]:
     """Return a device; the NICs of one without accelerators are a switch's ports."""
     components = dict(_items(entry.get("components"), f"{field}.components", file))
-    nic = "nic" if any("npu" in component for component in components.values()) else "port"
-    choices = {key: next((_CHOICES[kind] for kind in _CHOICES if kind in part), "custom")
-               for key, part in components.items()}  # fmt: skip
+    has_accelerators = any("npu" in component for component in components.values())
+    nic = "nic" if has_accelerators else "port"
+    choices = {}
+    for key, part in components.items():
+        choices[key] = next((_CHOICES[kind] for kind in _CHOICES if kind in part), "custom")
+    component_rows = []
+    for key, part in components.items():
+        component_rows.append(
+            {"name": key, "count": part.get("count", 1), "choice": nic if choices[key] == "nic" else choices[key]}
+        )
     return {
         "name": name,
-        "components": [
-            {"name": key, "count": part.get("count", 1), "choice": nic if choices[key] == "nic" else choices[key]}
-            for key, part in components.items()
-        ],
+        "components": component_rows,
         "links": _links(entry.get("links"), f"{field}.links", file),
         "edges": _edges(entry.get("connections"), ("component",), f"{field}.connections", file),
     }
@@ -81,16 +89,21 @@ def _links(links: object, field: str, file: str) -> list[dict[str, Any]]:
 def _edges(texts: object, parts: tuple[str, ...], field: str, file: str) -> list[dict[str, Any]]:
     """Return the edges of connections, whose ends name each of ``parts`` with an index."""
     edges = []
-    for number, text in enumerate(texts if isinstance(texts, list) else [] if texts is None else [texts]):
+    if isinstance(texts, list):
+        listed = texts
+    elif texts is None:
+        listed = []
+    else:
+        listed = [texts]
+    for number, text in enumerate(listed):
         words = text.split(".") if isinstance(text, str) else []
         if len(words) != 4 * len(parts) + 1:
             form = ".".join(f"{part}.0" for part in parts)
             raise SpecError(f"must be '{form}.link.{form}', got {show(text)}", file=file, field=f"{field}[{number}]")
         half = 2 * len(parts)
-        ends = [
-            {part: f"{end[2 * i]}[{end[2 * i + 1]}]" for i, part in enumerate(parts)}
-            for end in (words[:half], words[half + 1 :])
-        ]
+        ends = []
+        for end in (words[:half], words[half + 1 :]):
+            ends.append({part: f"{end[2 * i]}[{end[2 * i + 1]}]" for i, part in enumerate(parts)})
         edges.append({"ep1": ends[0], "ep2": ends[1], "scheme": "one2one", "link": words[half]})
     return edges
 

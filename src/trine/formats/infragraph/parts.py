@@ -52,7 +52,12 @@ def node_devices(expanded: Expanded, spec: InfrastructureFile, gpu: str | None, 
             devices.append(_as_exported(node, exported, exported_instances[instance.rpartition(".")[0]], file))
             continue
         kind, forwards, below = surroundings[id(node)]
-        host = None if below is None else f"{instance}.{below}" if below else instance
+        if below is None:
+            host = None
+        elif below:
+            host = f"{instance}.{below}"
+        else:
+            host = instance
         devices.append(Device(name=name, kind=kind, gpu=gpu if kind == GPU else None, node=host, forwards=forwards))
     return devices
 
@@ -64,11 +69,11 @@ def _as_exported(node: Node, exported: OwnComponent, instance: OwnInstance | Non
     if exported.memory_bytes is not None:
         check_host_memory(exported.kind, exported.memory_bytes, file, f"component {node.path!r}: memory_bytes")
     prefix, host = ("", None) if instance is None else (instance.prefix, instance.node)
+    device_node = host if exported.node is None else exported.node[node.number]
+    rail = None if exported.rail is None else exported.rail[node.number]
     return Device(
-        name=prefix + exported.names[node.number], kind=exported.kind, gpu=exported.gpu,
-        node=host if exported.node is None else exported.node[node.number], forwards=exported.forwards,
-        reduces=exported.reduces, rail=None if exported.rail is None else exported.rail[node.number],
-        memory_bytes=exported.memory_bytes,
+        name=prefix + exported.names[node.number], kind=exported.kind, gpu=exported.gpu, node=device_node,
+        forwards=exported.forwards, reduces=exported.reduces, rail=rail, memory_bytes=exported.memory_bytes,
     )  # fmt: skip
 
 

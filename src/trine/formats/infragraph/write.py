@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -27,8 +27,15 @@ from trine.formats.reader import Cable
 
 _CHOICES = {GPU: "xpu", HOST: "cpu", NIC: "nic", SWITCH: "switch"}
 #: An endpoint: instance (None within a device), component, number.
-_End = tuple[str | None, str, int]
 _NOT_NAME = re.compile(r"[^A-Za-z0-9_-]")
+
+
+class _End(NamedTuple):
+    """End of an edge: an instance (None inside a device), a component, and its number."""
+
+    instance: str | None
+    component: str
+    number: int
 
 
 def to_infragraph(cluster: Cluster, *, lossy: bool = False) -> dict[str, Any]:
@@ -45,6 +52,8 @@ def to_infragraph(cluster: Cluster, *, lossy: bool = False) -> dict[str, Any]:
         note = f"exported with {missing} links made alike in both directions"
         cluster = replace(cluster, notes=f"{cluster.notes}\n{note}".strip())
     data = _Export(cluster, wires).data()
+    peer_access = None if cluster.peer_access is None else ("no", "yes")[cluster.peer_access]
+    fabric = None if cluster.fabric is None else _fields(cluster.fabric)
     extra = {
         "evidence": cluster.evidence,
         "sources": dict(cluster.sources),
@@ -52,8 +61,8 @@ def to_infragraph(cluster: Cluster, *, lossy: bool = False) -> dict[str, Any]:
         "library": cluster.library,
         "routing": cluster.routing,
         "grid": list(cluster.grid),
-        "peer_access": None if cluster.peer_access is None else ("no", "yes")[cluster.peer_access],
-        "fabric": None if cluster.fabric is None else _fields(cluster.fabric),
+        "peer_access": peer_access,
+        "fabric": fabric,
     }
     _put_order(data, extra, cluster)
     if missing == 0 and infragraph_cluster(data, cluster.name) != cluster:
@@ -125,20 +134,24 @@ class _Export:
             group.type = types[key]
         links: dict[Link, str] = {}
         edges = list(_edges(self.outside, self.instance_end, links, "instance"))
-        return {
-            "name": self.cluster.name,
-            "description": "",
-            "devices": [_type_data(kind) for kind in types.values()],
-            "links": [_link_data(name, rates) for rates, name in links.items()],
-            "instances": [
+        devices = [_type_data(kind) for kind in types.values()]
+        link_rows = [_link_data(name, rates) for rates, name in links.items()]
+        instances = []
+        for group in self.groups:
+            instances.append(
                 {
                     "name": group.instance,
                     "description": _mark({"prefix": group.prefix, "node": group.node}),
                     "device": group.type.name if group.type else "",
                     "count": 1,
                 }
-                for group in self.groups
-            ],
+            )
+        return {
+            "name": self.cluster.name,
+            "description": "",
+            "devices": devices,
+            "links": link_rows,
+            "instances": instances,
             "edges": edges,
         }
 
@@ -156,26 +169,28 @@ class _Export:
             first = self.cluster.devices[members[0][0]]
             component = _unique(members[0][1].rstrip("0123456789") or first.kind, names)
             rails = [self.cluster.devices[i].rail for i, _, _ in members]
+            local_names = [local for _, local, _ in members]
+            has_no_rails = all(rail is None for rail in rails)
             extra = {
                 "kind": first.kind,
-                "names": [local for _, local, _ in members],
+                "names": local_names,
                 "gpu": first.gpu,
                 "forwards": first.forwards,
                 "reduces": first.reduces,
-                "rail": None if all(rail is None for rail in rails) else rails,
+                "rail": None if has_no_rails else rails,
                 "memory_bytes": first.memory_bytes,
             }
             kind.components.append(
                 {"name": component, "description": _mark(extra), "count": len(members), "choice": _CHOICES[first.kind]}
             )
             kind.ends.extend((component, number) for number in range(len(members)))
-        kind.edges = list(_edges(group.wires, lambda i: (None, *kind.ends[i]), kind.links, None))
+        kind.edges = list(_edges(group.wires, lambda i: _End(None, *kind.ends[i]), kind.links, None))
         return kind
 
-    def instance_end(self, member: int) -> tuple[str | None, str, int]:
+    def instance_end(self, member: int) -> _End:
         group = self.group_of[member]
         assert group.type is not None
-        return (f"{group.instance}[0]", *group.type.ends[self.local[member]])
+        return _End(f"{group.instance}[0]", *group.type.ends[self.local[member]])
 
 
 def _grouped(devices: Sequence[Device]) -> list[_Group]:
@@ -183,11 +198,16 @@ def _grouped(devices: Sequence[Device]) -> list[_Group]:
     members: dict[str | None, list[int]] = {}
     for i, device in enumerate(devices):
         members.setdefault(device.node, []).append(i)
-    order = [node for node in members if node is not None] + ([None] if None in members else [])
+    named = [node for node in members if node is not None]
+    unnamed = [None] if None in members else []
+    order = named + unnamed
     names: set[str] = set()
     groups = []
     for node in order:
-        prefix = f"{node}." if node and all(devices[i].name.startswith(f"{node}.") for i in members[node]) else ""
+        if node and all(devices[i].name.startswith(f"{node}.") for i in members[node]):
+            prefix = f"{node}."
+        else:
+            prefix = ""
         groups.append(_Group(_unique(node or "fabric", names), node, prefix, members[node]))
     return groups
 
@@ -242,9 +262,9 @@ def _continues(run: Sequence[tuple[_End, _End]], pair: tuple[_End, _End]) -> boo
         before, after = run[-1][side], pair[side]
         if before[:2] != after[:2]:
             return False
-        steps.append(after[2] - before[2])
+        steps.append(after.number - before.number)
     if len(run) > 1:
-        return steps == [run[1][side][2] - run[0][side][2] for side in (0, 1)]
+        return steps == [run[1][side].number - run[0][side].number for side in (0, 1)]
     return steps in ([1, 1], [1, 0], [0, 1]) and run[0][0][:2] != run[0][1][:2]
 
 
@@ -252,10 +272,10 @@ def _edge(run: Sequence[tuple[_End, _End]], link: str, instance: str | None) -> 
     ends = []
     for side in (0, 1):
         owner, component, first = run[0][side]
-        last = run[-1][side][2]
+        last = run[-1][side].number
         text = f"{component}[{first}]" if first == last else f"{component}[{first}:{last + 1}]"
         ends.append({"component": text} if instance is None else {instance: owner, "component": text})
-    one_fixed = len(run) > 1 and any(run[0][side][2] == run[-1][side][2] for side in (0, 1))
+    one_fixed = len(run) > 1 and any(run[0][side].number == run[-1][side].number for side in (0, 1))
     return {"ep1": ends[0], "ep2": ends[1], "scheme": "many2many" if one_fixed else "one2one", "link": link}
 
 

@@ -82,7 +82,9 @@ class GraphBuilder:
         self._uses: list[CollectiveLabel] = []
         #: (group, turn) -> number of the collective, its first kernel
         self._collectives: dict[tuple[str, int], tuple[int, int]] = {}
-        self._members = {axis: {rank: i for i, rank in enumerate(ranks)} for axis, ranks in trace.groups.items()}
+        self._members = {}
+        for axis, ranks in trace.groups.items():
+            self._members[axis] = {rank: i for i, rank in enumerate(ranks)}
         #: (sender, receiver, tag) -> kernel of the sender
         self._messages: dict[tuple[object, ...], int] = {}
 

@@ -100,7 +100,10 @@ class JobKernels:
     def add(self, program: GpuProgram, ranks: Sequence[int], name: str) -> int:
         """Put a program on some ranks, in unused memory; return the number of its first kernel."""
         first, size = self._num_kernels, memory_end(program)
-        shift = max(self._semaphores[rank] for rank in ranks) if program.semaphores.shape[1] else 0
+        if program.semaphores.shape[1]:
+            shift = max(self._semaphores[rank] for rank in ranks)
+        else:
+            shift = 0
         part = PlacedProgram(
             program=replace(program, buffers=()), ranks=tuple(ranks), address_shift=self._address,
             semaphore_shift=shift, name=name,
@@ -140,7 +143,9 @@ class JobKernels:
             workgroups=self._choices.groups(size_bytes // num_ranks if crossing_pairs else None),
             wavefronts=self._choices.wavefronts, protocol=self._choices.protocol, line_bytes=self._model.line_bytes,
         )  # fmt: skip
-        return through_nics(program, lambda i, j: (i, j) in crossing_pairs) if crossing_pairs else program
+        if crossing_pairs:
+            return through_nics(program, lambda i, j: (i, j) in crossing_pairs)
+        return program
 
     def _algorithm(self, step: Collective, is_apart: bool) -> str:
         algorithm = self._choices.algorithms.get(step.kind, step.algorithm)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
+from trine.cli.completions import algorithm_pairs, networks
+from trine.cli.conversions import pairs
 from trine.cli.machine import CIRCUITS, MachineOptions, job_machine
 from trine.cli.options import (
     COMPUTE,
@@ -18,10 +20,7 @@ from trine.cli.options import (
     Parquet,
     Perfetto,
     Timeline,
-    algorithm_pairs,
     argument,
-    networks,
-    pairs,
 )
 from trine.cli.output import end, show, show_answer, write_files, write_json
 from trine.cli.parameters import Fields, Given
@@ -200,7 +199,7 @@ def inspect(prefix: Prefix, comm_groups: Groups = None, json: Json = None) -> No
     Example: trine chakra inspect traces/job
     """
     from trine.formats.chakra import read_chakra
-    from trine.formats.chakra.job import description, description_text
+    from trine.formats.chakra.description import description, description_text
 
     answer = description(read_chakra(prefix, comm_groups=comm_groups))
     show(description_text(answer), json)

@@ -5,21 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from trine.cli.collective import Question, alias
+from trine.cli.completions import collectives, networks
 from trine.cli.layout import imbalance_fields
 from trine.cli.machine import MachineOptions, group_machine
-from trine.cli.options import (
-    HOW,
-    JOB,
-    NETWORK_WORDS,
-    OUTPUT,
-    Brief,
-    Details,
-    Json,
-    Option,
-    argument,
-    collectives,
-    networks,
-)
+from trine.cli.options import HOW, JOB, NETWORK_WORDS, OUTPUT, Brief, Details, Json, Option, argument
 from trine.cli.output import drawn, say, show, show_answer, write_json
 from trine.cli.parameters import Fields, Given
 from trine.collectives.options import CollectiveOptions
@@ -61,7 +50,10 @@ def collective(
     sizes, table = _sizes(kind, size, matrix)
     if experts.values:
         table = _uneven(kind, sizes, table, experts, machine)
-        sizes = sizes if table is None else [max(sum(row) for row in table)]
+        if table is None:
+            sizes = sizes
+        else:
+            sizes = [max(sum(row) for row in table)]
     if kind in MOE and (not is_loadstore or inside.compare_fidelity):
         raise InputError(f"{kind} needs the load-store level: add --fidelity loadstore")
     if plot is not None:
@@ -69,15 +61,16 @@ def collective(
 
         check_plot(plot, sizes)
     if is_loadstore:
-        operator_options = {
-            **{name: asked[name] for name in ("library", "launch", "nvls", "min_channels", "max_channels")},
-            "network": network, "explain": explain, "matrix": table if inside.compare_fidelity else None,
-        }  # fmt: skip
+        passed_on = {name: asked[name] for name in ("library", "launch", "nvls", "min_channels", "max_channels")}
+        moved_bytes = table if inside.compare_fidelity else None
+        operator_options = {**passed_on, "network": network, "explain": explain, "matrix": moved_bytes}
         refuse_others(operator_options, inside.compare_fidelity)
+        rows = None if table is None else [*map(tuple, table)]
+        tokens = _tokens(experts) if kind in MOE else None
         LoadStoreQuestion(
             op=kind, sizes=sizes, machine=machine, operator=asked.make(), kernel_options=given, inside=inside,
             network=network, json=json, plot=plot, brief=brief, details=details,
-            matrix=None if table is None else [*map(tuple, table)], moe=_tokens(experts) if kind in MOE else None,
+            matrix=rows, moe=tokens,
         ).answer()  # fmt: skip
         return
     answer, warnings = Question(kind, sizes, asked, network, table, explain, inside.fold).answer(machine)

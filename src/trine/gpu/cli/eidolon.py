@@ -8,19 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from trine.cli.options import (
-    MACHINE,
-    OUTPUT,
-    WAITS,
-    WRITES,
-    Brief,
-    Details,
-    Json,
-    Option,
-    Perfetto,
-    argument,
-    fused_kernels,
-)
+from trine.cli.completions import fused_kernels
+from trine.cli.options import MACHINE, OUTPUT, WAITS, WRITES, Brief, Details, Json, Option, Perfetto, argument
 from trine.cli.output import TIMELINE, all_written, drawn, end, say, show, show_answer, write_json, written
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import ProgressLine, watched

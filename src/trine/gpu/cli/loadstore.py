@@ -49,7 +49,11 @@ class Inside:
     @property
     def fold(self) -> str:
         """The folding mode for messages at the operator level."""
-        return "off" if self.no_fold else "verify" if self.verify_fold else "on"
+        if self.no_fold:
+            return "off"
+        if self.verify_fold:
+            return "verify"
+        return "on"
 
     def is_wanted(self, options: Given[LoadStoreOptions], simulates_messages: bool) -> bool:
         """Return whether to run the load-store level. Raises InputError for contradictory options.
@@ -121,10 +125,11 @@ class LoadStoreQuestion:
 
     def _loadstore_options(self) -> LoadStoreOptions:
         without_protocol = self.inside.compare_fidelity and self.operator.protocol == "none"
+        protocol = "auto" if without_protocol else self.operator.protocol
+        fold = "off" if self.inside.no_fold else "auto"
         return self.kernel_options.make(
-            algorithm=self.operator.algorithm, protocol="auto" if without_protocol else self.operator.protocol,
-            fold="off" if self.inside.no_fold else "auto", verify=self.inside.verify_fold, matrix=self.matrix,
-            moe=self.moe, no_proof=self.operator.no_proof,
+            algorithm=self.operator.algorithm, protocol=protocol, fold=fold, verify=self.inside.verify_fold,
+            matrix=self.matrix, moe=self.moe, no_proof=self.operator.no_proof,
         )  # fmt: skip
 
     def _run(self, cluster: Cluster, options: LoadStoreOptions) -> LoadStoreCollectiveResult:
@@ -134,7 +139,7 @@ class LoadStoreQuestion:
 
     def _compared(self, cluster: Cluster, options: LoadStoreOptions) -> FidelityResult:
         from trine.gpu.collective import compare_fidelity
-        from trine.gpu.collective.query import shared_algorithm
+        from trine.gpu.collective.two_levels import shared_algorithm
 
         operator = replace(self.operator, algorithm=shared_algorithm(self.op, self.operator.algorithm))
         return compare_fidelity(self.op, self.sizes, cluster, options=options, operator=operator, network=self.network)

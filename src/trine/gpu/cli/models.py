@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from trine.cli.options import OUTPUT, Json, Option, argument, gpu_models
+from trine.cli.completions import gpu_models
+from trine.cli.options import OUTPUT, Json, Option, argument
 from trine.cli.output import show, show_table, write_json, written
 
 if TYPE_CHECKING:

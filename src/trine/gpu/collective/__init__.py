@@ -10,15 +10,16 @@ from trine.common._lazy import lazy
 if TYPE_CHECKING:
     from trine.gpu.collective.costs import LoadStoreCosts
     from trine.gpu.collective.options import LoadStoreOptions
-    from trine.gpu.collective.query import compare_fidelity, loadstore_collective
+    from trine.gpu.collective.query import loadstore_collective
     from trine.gpu.collective.result import FidelityResult, LoadStoreCollectiveResult
+    from trine.gpu.collective.two_levels import compare_fidelity
 
 _MODULES = {
     "FidelityResult": "trine.gpu.collective.result",
     "LoadStoreCollectiveResult": "trine.gpu.collective.result",
     "LoadStoreCosts": "trine.gpu.collective.costs",
     "LoadStoreOptions": "trine.gpu.collective.options",
-    "compare_fidelity": "trine.gpu.collective.query",
+    "compare_fidelity": "trine.gpu.collective.two_levels",
     "loadstore_collective": "trine.gpu.collective.query",
 }
 

@@ -95,7 +95,7 @@ class LoadStoreCosts(StepCosts):
             fallback = "has the library's costs" if self._has_library else "costs its link time only"
             self._skipped[f"{kind}: {why}, so it {fallback}"] = None
             return None
-        group_class = self._classes_of(np.array([ranks], np.int64))[2][0]
+        group_class = self._classes_of(np.array([ranks], np.int64)).names[0]
         self._answered[kind] = None
         return self.durations.of(kind, size_bytes, ranks, group_class, _PROGRAM[algorithm])
 
@@ -103,7 +103,7 @@ class LoadStoreCosts(StepCosts):
         """See :meth:`StepCosts.predicted`; channels are workgroups."""
         if groups.shape[1] < 2:
             return []
-        _, examples, _ = self._classes_of(groups)
+        examples = self._classes_of(groups).examples
         times = [self._time(kind, size_bytes, tuple(groups[group].tolist())) for group in examples]
         predictions = [time for time in times if time is not None]
         if len(predictions) == len(times):

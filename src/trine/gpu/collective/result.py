@@ -15,7 +15,8 @@ from trine.collectives.sizes import format_size
 from trine.common._version import __version__
 from trine.common.evidence import Evidence
 from trine.common.units import format_bytes, format_time
-from trine.gpu.collective.runs import CUS, INSIDE, LATENCY, LAUNCH, LINKS, REQUESTS, LoadStoreRow
+from trine.gpu.collective.runs import LoadStoreRow
+from trine.gpu.collective.time_split import CUS, INSIDE, LATENCY, LAUNCH, LINKS, REQUESTS
 from trine.gpu.model import GpuModel
 from trine.gpu.results.result import GpuResult
 from trine.gpu.results.summary import use_vendor_terms
@@ -109,6 +110,8 @@ class LoadStoreCollectiveResult(_GroupReport):
 
     def document(self) -> Row:
         """Return the result's keys (docs/reference/loadstore-json.md)."""
+        rows = [row_json(row) for row in self.rows]
+        single_run = self.result.document() if len(self.rows) == 1 else None
         return {
             "trine_version": __version__,
             "fidelity": "loadstore",
@@ -117,9 +120,9 @@ class LoadStoreCollectiveResult(_GroupReport):
             "gpu_model": self.model.name,
             "num_ranks": len(self.group),
             "finished": self.finished,
-            "rows": [row_json(row) for row in self.rows],
+            "rows": rows,
             "notes": list(self.notes),
-            "run": self.result.document() if len(self.rows) == 1 else None,
+            "run": single_run,
         }
 
     def tables(self) -> dict[str, Table]:
@@ -159,7 +162,9 @@ class LoadStoreCollectiveResult(_GroupReport):
 def _row(row: LoadStoreRow, width: int) -> str:
     time = row.time
     bandwidths = (time.algbw_bytes_per_s, time.busbw_bytes_per_s)
-    rates = [f"{rate / 1e9:8.2f}" if row.finished else f"{'-':>8}" for rate in bandwidths]
+    rates = []
+    for rate in bandwidths:
+        rates.append(f"{rate / 1e9:8.2f}" if row.finished else f"{'-':>8}")
     ending = _decides(row) if row.finished else "PARTIAL: stopped then"
     return (
         f"  {time.size_bytes:>12} {time.time_ps / 1e6:>11.2f} {rates[0]} {rates[1]}  {time.algorithm:{width}} "
@@ -192,15 +197,19 @@ def _choices(answer: LoadStoreCollectiveResult) -> list[str]:
 def row_json(row: LoadStoreRow) -> Row:
     """Return one row: times in us, bandwidths in GB/s (decimal), as in ``trine collective``."""
     rates = to_row(row.time, "algbw_GBps busbw_GBps")
+    bus_rates = rates if row.finished else dict.fromkeys(rates)
+    tried = []
+    for name, ps in row.tried:
+        tried.append({"algorithm": name, "time_us": None if ps is None else ps / 1e6})
     return {
         **to_row(row.time, "size_bytes time_us"),
-        **(rates if row.finished else dict.fromkeys(rates)),
+        **bus_rates,
         **to_row(row.time, "algorithm protocol"),
         "workgroups": row.time.channels,
         "evidence": row.time.evidence,
         "finished": row.finished,
         "bottleneck": to_row(row.bottleneck),
-        "tried": [{"algorithm": name, "time_us": None if ps is None else ps / 1e6} for name, ps in row.tried],
+        "tried": tried,
         "gpus_simulated": row.simulated,
     }
 
@@ -288,7 +297,9 @@ class FidelityResult(_GroupReport):
 
     def tables(self) -> dict[str, Table]:
         """Return ``rows``, one per size, and ``parts``, one per size and part of the time."""
-        sizes = [{key: value for key, value in one.items() if key != "parts"} for one in self._rows()]
+        sizes = []
+        for one in self._rows():
+            sizes.append({key: value for key, value in one.items() if key != "parts"})
         parts = [
             {"size_bytes": one.size_bytes, **to_row(part, _PART_COLUMNS)} for one in self.rows for part in one.parts
         ]
@@ -360,10 +371,9 @@ def _parts(row: ComparedRow) -> list[str]:
 
 
 def _part(part: LevelPart) -> str:
-    times = [
-        "-" if ps is None else format_time(ps) if ps >= 0 else _signed(ps)
-        for ps in (part.operator_ps, part.loadstore_ps)
-    ]
+    times = []
+    for ps in (part.operator_ps, part.loadstore_ps):
+        times.append("-" if ps is None else format_time(ps) if ps >= 0 else _signed(ps))
     return f"  {WORDS[part.name]:30} {times[0]:>11} {times[1]:>11} {_signed(part.difference_ps):>11}"
 
 
@@ -376,4 +386,10 @@ def _why(part: LevelPart) -> str:
 
 
 def _signed(ps: int) -> str:
-    return f"{'+' if ps > 0 else '-' if ps < 0 else ''}{format_time(abs(ps))}"
+    if ps > 0:
+        sign = "+"
+    elif ps < 0:
+        sign = "-"
+    else:
+        sign = ""
+    return f"{sign}{format_time(abs(ps))}"

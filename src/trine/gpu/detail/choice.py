@@ -199,11 +199,13 @@ def _collective(graph: TaskGraph, task: int, place: int, result: Result) -> Step
     labels = graph.labels
     about = graph.collectives[int(labels.collective[task])]
     layer, phase = int(labels.layer[task]), int(labels.phase[task])
+    layer_name = graph.layer_names[layer] if layer >= 0 else ""
+    phase_name = PHASE_NAMES[phase] if phase >= 0 else ""
     return StepCollective(
         place=place, kind=about.kind, axis=about.axis, algorithm=about.algorithm, size_bytes=about.size_bytes,
-        num_ranks=about.num_ranks, layer=graph.layer_names[layer] if layer >= 0 else "", layer_number=layer,
-        phase=PHASE_NAMES[phase] if phase >= 0 else "", microbatch=int(labels.microbatch[task]),
-        step=max(0, int(labels.step[task])), start_ps=int(result.records.ready_ps[task]),
+        num_ranks=about.num_ranks, layer=layer_name, layer_number=layer, phase=phase_name,
+        microbatch=int(labels.microbatch[task]), step=max(0, int(labels.step[task])),
+        start_ps=int(result.records.ready_ps[task]),
     )  # fmt: skip
 
 
@@ -233,7 +235,11 @@ def _of_layer(collectives: list[StepCollective], layer: int | str | None, names:
         return matches
     with_collectives = dict.fromkeys(collective.layer for collective in collectives if collective.layer)
     if not numbers and str(layer).isdecimal():
-        counted = sorted({number for name in names if (number := _number(name)) is not None})
+        numbers_in_names = set()
+        for name in names:
+            if (number := _number(name)) is not None:
+                numbers_in_names.add(number)
+        counted = sorted(numbers_in_names)
         closest = min(counted, key=lambda number: abs(number - int(layer)), default=None)
         hint = "layers have names, not numbers" if closest is None else f"the nearest is {closest}"
         raise InputError(f"there is no layer {layer}; {hint}", field="layer")

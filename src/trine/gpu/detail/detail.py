@@ -139,14 +139,16 @@ class KernelDetail(Report):
         for position, start_ps in enumerate(starts):
             is_from_peer = record.rank == position
             writes = record.time_ps[is_from_peer & (record.kind != LOAD)].tolist()
+            first_ps = writes[0] if writes else None
+            last_ps = writes[-1] if writes else None
             uses.append(
                 PeerUse(
                     rank=self.chosen.group[position], start_ps=start_ps,
                     waits_ended_ps=ended_ps.get(position, 0) // max(1, kernel.waiting_wavefronts),
-                    first_write_ps=writes[0] if writes else None, last_write_ps=writes[-1] if writes else None,
+                    first_write_ps=first_ps, last_write_ps=last_ps,
                     writes=len(writes), loads=int(np.count_nonzero(is_from_peer)) - len(writes),
                     flags=int(np.count_nonzero(is_from_peer & (record.kind != LOAD) & (record.semaphore >= 0))),
-                )
+                ),
             )  # fmt: skip
         return tuple(uses)
 

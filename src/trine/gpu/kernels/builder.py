@@ -19,7 +19,6 @@ from trine.gpu.kernels.options import (
     COUNT_CYCLES,
     DATA_CYCLES,
     FLAG_CYCLES,
-    JOINT,
     MAX_OPERANDS,
     SEEN_CYCLES,
     KernelOptions,
@@ -57,6 +56,14 @@ class Region(NamedTuple):
         return Operand(roles[1], distance, address, self.step, self.flags + chunk * self.lines + line)
 
 
+class PayloadEnds(NamedTuple):
+    """Input and output of a collective, and the lines of a chunk."""
+
+    source: Region
+    result: Region
+    lines: int
+
+
 class CollectiveBuilder(ProgramBuilder):
     """Builder of rank 0's program: add regions first, then workgroups."""
 
@@ -73,15 +80,17 @@ class CollectiveBuilder(ProgramBuilder):
         step = self.options.step_bytes
         return Region(self.buffer(name, chunks * lines * step), lines, step, by_rank=chunks > 1, flags=-1)
 
-    def ends(self, inputs: int, outputs: int) -> tuple[Region, Region, int]:
-        """Add input and output; return both and the lines per chunk, for a payload cut into the larger count."""
+    def ends(self, inputs: int, outputs: int) -> PayloadEnds:
+        """Add input and output with these numbers of chunks; the larger one divides the payload."""
         lines = self.options.lines(max(inputs, outputs))
-        return self.data("input", inputs, lines), self.data("output", outputs, lines), lines
+        return PayloadEnds(self.data("input", inputs, lines), self.data("output", outputs, lines), lines)
 
-    def collective_ends(self) -> tuple[Region, Region, int]:
+    def collective_ends(self) -> PayloadEnds:
         """Add input and output; the input of a reduction and the output of a gather have one chunk per rank."""
         ranks = self.options.num_ranks
-        return self.ends(ranks if self.options.reduces else 1, ranks if self.options.gathers else 1)
+        inputs = ranks if self.options.reduces else 1
+        outputs = ranks if self.options.gathers else 1
+        return self.ends(inputs, outputs)
 
     def slots(self, name: str, slots: int, lines: int) -> Region:
         """Add a scratch buffer that peers write to, with flags if the protocol has them."""
@@ -262,99 +271,3 @@ class Workgroup:
 
     def barrier(self, label: str) -> None:
         self.add(isa.BARRIER, 0, (), label)
-
-
-# Synchronisation between ranks in the programs built here: at the start, after data, and at the end.
-
-#: Peers of a workgroup: (distance, signal number), in the order of service.
-Peers = Sequence[tuple[int, int]]
-
-
-class RankBarrier:
-    """Start and end barriers for an algorithm whose ranks access rank + d, for all ``distances``.
-
-    Each workgroup waits only for workgroups of the same number, because no others touch its slices. ``default``: the
-    algorithm's default barriers. ``peers``: the peers of one workgroup; None: all distances.
-    """
-
-    def __init__(self, builder: CollectiveBuilder, distances: Sequence[int], default: str) -> None:
-        at_start, at_end = builder.options.syncs(default)
-        self._ready = _Signals(builder, distances) if at_start else None
-        self._done = _Signals(builder, distances) if at_end else None
-
-    def around(self, groups: Iterable[Workgroup]) -> Iterator[Workgroup]:
-        """Yield the workgroups; operations that the caller adds to one lie between its start and end barriers."""
-        for group in groups:
-            self.start(group)
-            yield group
-            self.end(group)
-
-    def start(self, group: Workgroup, peers: Peers | None = None) -> None:
-        """Tell the ranks that access this rank's memory that it is ready; wait until this rank's peers are ready."""
-        if self._ready is not None:
-            self._ready.send(group, peers, -1, "ready")
-            self._ready.wait(group, peers, "wait until ready")
-            group.barrier("wait until ready")
-
-    def end(self, group: Workgroup, peers: Peers | None = None) -> None:
-        """Tell the peers that their memory is free; wait until no peer needs this rank's memory."""
-        if self._done is not None:
-            group.settle("done")
-            self._done.send(group, peers, 1, "done")
-            self._done.wait(group, peers, "wait until done")
-
-
-class Signal:
-    """Signals after data, to rank + d and from rank - d for all ``distances``.
-
-    They do nothing if there are no distances or the lines carry flags.
-    """
-
-    def __init__(self, builder: CollectiveBuilder, distances: Sequence[int]) -> None:
-        has_signals = bool(distances) and not builder.options.flagged
-        self._signals = _Signals(builder, distances) if has_signals else None
-
-    def send(self, group: Workgroup, peers: Peers | None = None, *, first: bool = False) -> None:
-        """Tell the peers that all earlier writes are visible; ``first``: there are no writes yet."""
-        if self._signals is not None:
-            if not first:
-                group.settle("signal")
-            self._signals.send(group, peers, 1, "signal")
-
-    def receive(self, group: Workgroup, peers: Peers | None = None, *, last: bool = False) -> None:
-        """Wait for the peers' data; ``last``: this workgroup does not use it."""
-        if self._signals is not None:
-            self._signals.wait(group, peers, "wait")
-            if not last:
-                group.barrier("wait")
-
-    def meet(self, group: Workgroup, *, last: bool = False) -> None:
-        """Send and receive."""
-        self.send(group)
-        self.receive(group, last=last)
-
-
-class _Signals:
-    """One signal per distance; they share one semaphore of the workgroup, or have one each."""
-
-    def __init__(self, builder: CollectiveBuilder, distances: Sequence[int]) -> None:
-        self._distances = distances
-        self._joint = builder.options.waits == JOINT
-        self._semaphores = builder.signals(1 if self._joint else len(distances))
-
-    def send(self, group: Workgroup, peers: Peers | None, direction: int, label: str) -> None:
-        """Send to rank + d, or to rank - d if ``direction`` is -1."""
-        targets = [(direction * d, 0 if self._joint else index) for d, index in self._peers(group, peers)]
-        group.signal(self._semaphores, targets, label)
-
-    def wait(self, group: Workgroup, peers: Peers | None, label: str) -> None:
-        served_peers = list(self._peers(group, peers))
-        group.count(label)
-        for index, amount in [(0, len(served_peers))] if self._joint else [(index, 1) for _, index in served_peers]:
-            group.wait(self._semaphores, index, amount, label)
-        group.delay_after_wait(label)
-
-    def _peers(self, group: Workgroup, peers: Peers | None) -> Iterable[tuple[int, int]]:
-        if peers is not None:
-            return peers
-        return ((d, d - self._distances[0]) for d in group.rotated(self._distances))

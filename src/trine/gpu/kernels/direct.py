@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from trine.gpu.kernels.builder import CollectiveBuilder, Peers, RankBarrier, Region, Signal, Workgroup
+from trine.gpu.kernels.builder import CollectiveBuilder, Workgroup
 from trine.gpu.kernels.nccl_nvls import nccl_nvls
 from trine.gpu.kernels.options import KernelOptions
+from trine.gpu.kernels.signals import Peers, RankBarrier, Signal
 from trine.gpu.program import GpuProgram
 
 
@@ -41,7 +42,9 @@ def _serve_all(builder: CollectiveBuilder, lines: int) -> Iterator[PeerWork]:
     """Yield workgroups that each serve all peers with their slice."""
     for group in builder.workgroups(lines):
         order = group.rotated(builder.options.distances)
-        yield PeerWork(tuple((group, d) for d in order), (group,), [(d, d - 1) for d in order])
+        remote_groups = tuple((group, d) for d in order)
+        peers = [(d, d - 1) for d in order]
+        yield PeerWork(remote_groups, (group,), peers)
 
 
 ALL_PEERS = Division(lambda options: options.distances, _serve_all)
@@ -103,7 +106,9 @@ def put_and_reduce(options: KernelOptions) -> GpuProgram:
     The parts of a chunk go to the chunk's rank, or, in an all-reduce, all parts to all ranks. They go through scratch,
     so every byte passes memory twice, and the sum begins after the last part's signal.
     """
-    builder, source, result, lines, has_chunks = _one_step("put", "oneshot", options)
+    builder = _one_step("put", "oneshot", options)
+    has_chunks = _has_chunks(options)
+    source, result, lines = builder.ends(options.num_ranks if has_chunks else 1, 1)
     slots = builder.slots("scratch", options.num_ranks - 1, lines)
     barrier, signal = RankBarrier(builder, options.distances, default="none"), Signal(builder, options.distances)
     for group in barrier.around(builder.workgroups(lines)):
@@ -121,7 +126,8 @@ def get_and_reduce(options: KernelOptions) -> GpuProgram:
 
     It reads its chunk, or, in an all-reduce, the whole inputs, and adds up lines on arrival.
     """
-    builder, source, result, lines, _ = _one_step("get", "oneshot-get", options)
+    builder = _one_step("get", "oneshot-get", options)
+    source, result, lines = builder.ends(options.num_ranks if _has_chunks(options) else 1, 1)
     barrier = RankBarrier(builder, options.distances, default="both")
     for group in barrier.around(builder.workgroups(lines)):
         sources = [group.read(source, d) for d in (0, *group.rotated(options.distances))]
@@ -129,13 +135,15 @@ def get_and_reduce(options: KernelOptions) -> GpuProgram:
     return builder.finished()
 
 
-def _one_step(
-    scatter: str, all_reduce: str, options: KernelOptions
-) -> tuple[CollectiveBuilder, Region, Region, int, bool]:
-    """Return a builder named after the collective's algorithm, its ends, and whether the input has a chunk per rank."""
-    has_chunks = options.op == "reduce_scatter"
-    builder = CollectiveBuilder(f"{options.op}/{scatter if has_chunks else all_reduce}", options)
-    return builder, *builder.ends(options.num_ranks if has_chunks else 1, 1), has_chunks
+def _has_chunks(options: KernelOptions) -> bool:
+    """Return whether the input of a reduction in one step has a chunk per rank."""
+    return options.op == "reduce_scatter"
+
+
+def _one_step(scatter: str, all_reduce: str, options: KernelOptions) -> CollectiveBuilder:
+    """Return a builder named after the algorithm of the collective."""
+    algorithm = scatter if _has_chunks(options) else all_reduce
+    return CollectiveBuilder(f"{options.op}/{algorithm}", options)
 
 
 def all_reduce_twoshot(options: KernelOptions) -> GpuProgram:
@@ -146,7 +154,8 @@ def all_reduce_twoshot(options: KernelOptions) -> GpuProgram:
     barrier, signal = RankBarrier(builder, options.distances, default="start"), Signal(builder, options.distances)
     for group in barrier.around(builder.workgroups(lines)):
         order = (0, *group.rotated(options.distances))
-        sources, targets = [group.read(source, d) for d in order], [group.write(result, d) for d in order]
+        sources = [group.read(source, d) for d in order]
+        targets = [group.write(result, d) for d in order]
         group.reduce(sources, *targets, label="reduce")
         signal.meet(group, last=True)
     return builder.finished()
@@ -166,7 +175,9 @@ def all_reduce_twoshot_put(options: KernelOptions) -> GpuProgram:
             group.copy(group.read(source, chunk=d), group.write(slots, d, d - 1), label="put")
         first.meet(group)
         sources = [group.read(source), *(group.read(slots, chunk=d - 1) for d in order)]
-        peer_targets = [group.write(result, d) if sums is None else group.write(sums, d, d - 1) for d in order]
+        peer_targets = []
+        for d in order:
+            peer_targets.append(group.write(result, d) if sums is None else group.write(sums, d, d - 1))
         group.reduce(sources, group.write(result), *peer_targets, label="reduce")
         second.meet(group, last=True)
         if sums is not None:

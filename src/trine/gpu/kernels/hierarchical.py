@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from trine.gpu.builder import Operand
-from trine.gpu.kernels.builder import CollectiveBuilder, Region, Signal, SignalTable, Workgroup
+from trine.gpu.kernels.builder import CollectiveBuilder, Region, SignalTable, Workgroup
 from trine.gpu.kernels.options import KernelOptions
+from trine.gpu.kernels.signals import Signal
 from trine.gpu.program import DMA, WRITE, GpuProgram
 
 
@@ -176,9 +177,9 @@ class _NodeBarrier:
         syncs = builder.options.syncs(default)
         is_wide = builder.options.sync != "auto"
         self._builder = builder
-        self._meetings = [
-            (builder.node_signal(), _Rail(builder) if is_wide else None) if is_synced else None for is_synced in syncs
-        ]
+        self._meetings = []
+        for is_synced in syncs:
+            self._meetings.append((builder.node_signal(), _Rail(builder) if is_wide else None) if is_synced else None)
 
     def around(self, groups: Iterable[Workgroup]) -> Iterator[Workgroup]:
         """Yield the workgroups; operations that the caller adds to one lie between its two barriers.

@@ -49,11 +49,10 @@ def _serve_one(builder: CollectiveBuilder, lines: int) -> Iterator[PeerWork]:
             share, shares = number // peers, (count - number % peers + peers - 1) // peers
         first, num_lines = slice_of(lines, share, shares)
         own_first, own_lines = slice_of(lines, number, count)
-        yield PeerWork(
-            remote=tuple((Workgroup(builder, number, first, num_lines), d) for d in distances if num_lines),
-            local=(Workgroup(builder, number, own_first, own_lines),) if own_lines else (),
-            peers=[(d, index) for index, d in enumerate(distances)],
-        )
+        remote = tuple((Workgroup(builder, number, first, num_lines), d) for d in distances if num_lines)
+        local = (Workgroup(builder, number, own_first, own_lines),) if own_lines else ()
+        numbered_peers = [(d, index) for index, d in enumerate(distances)]
+        yield PeerWork(remote=remote, local=local, peers=numbered_peers)
         builder.end_workgroup()
 
 
@@ -108,4 +107,7 @@ def _lines(options: KernelOptions) -> MatrixLines:
         raise InputError(f"has {len(matrix)} rows, and there are {options.num_ranks} ranks", field="matrix")
     if not any(any(row) for row in matrix):
         raise InputError("nobody sends anything", field="matrix")
-    return tuple(tuple(-(-size // options.step_bytes) for size in row) for row in matrix)
+    rows = []
+    for row in matrix:
+        rows.append(tuple(-(-size // options.step_bytes) for size in row))
+    return tuple(rows)

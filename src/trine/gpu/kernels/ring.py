@@ -8,8 +8,9 @@ previous one, once that rank has signalled that its chunk is ready.
 from __future__ import annotations
 
 from trine.gpu.builder import Operand
-from trine.gpu.kernels.builder import CollectiveBuilder, RankBarrier, Region, Signal, Workgroup
+from trine.gpu.kernels.builder import CollectiveBuilder, Region, Workgroup
 from trine.gpu.kernels.options import KernelOptions
+from trine.gpu.kernels.signals import RankBarrier, Signal
 from trine.gpu.program import GpuProgram
 
 NEXT, PREVIOUS = (1,), (-1,)
@@ -21,9 +22,10 @@ def put(options: KernelOptions) -> GpuProgram:
     A gather writes the input, or the last sum, and forwards arrivals ranks - 2 times. In a reduction the sum of chunk c
     starts at rank c + 1 and grows rank by rank up to rank c.
     """
-    builder, (reduces, gathers), source, result, lines = _begun("ring", options)
-    reduction = _Reduction(builder, source, lines) if reduces else None
-    gather = _Gather(builder, result, lines) if gathers else None
+    builder = CollectiveBuilder(f"{options.op}/ring", options)
+    source, result, lines = builder.collective_ends()
+    reduction = _Reduction(builder, source, lines) if options.reduces else None
+    gather = _Gather(builder, result, lines) if options.gathers else None
     barrier = RankBarrier(builder, NEXT, default="none")
     for group in barrier.around(builder.workgroups(lines)):
         to_next = [] if gather is None else [gather.target(group, 0)]
@@ -43,9 +45,10 @@ def get(options: KernelOptions) -> GpuProgram:
     A gather reads that rank's input or sum, then its arrivals. In a reduction each rank adds its part to the sum that
     it reads; chunk c ends at rank c.
     """
-    builder, (reduces, gathers), source, result, lines = _begun("ring-get", options)
+    builder = CollectiveBuilder(f"{options.op}/ring-get", options)
+    source, result, lines = builder.collective_ends()
     steps = options.num_ranks - 1
-    sums = builder.scratch("scratch", max(1, steps - 1), lines) if reduces else None
+    sums = builder.scratch("scratch", max(1, steps - 1), lines) if options.reduces else None
     barrier, signal = RankBarrier(builder, PREVIOUS, default="both"), Signal(builder, NEXT)
     for group in barrier.around(builder.workgroups(lines)):
         if sums is not None:
@@ -53,15 +56,9 @@ def get(options: KernelOptions) -> GpuProgram:
         else:
             group.copy(group.read(source, -1), group.write(result, chunk=-1), label="get")
             group.copy(group.read(source), group.write(result), label="copy")
-        if gathers:
-            _get_chunks(group, result, signal, first=0 if reduces else 1, steps=steps)
+        if options.gathers:
+            _get_chunks(group, result, signal, first=0 if options.reduces else 1, steps=steps)
     return builder.finished()
-
-
-def _begun(algorithm: str, options: KernelOptions) -> tuple[CollectiveBuilder, tuple[bool, bool], Region, Region, int]:
-    """Return a builder, whether the collective reduces and gathers, input and output, and the lines of a chunk."""
-    builder = CollectiveBuilder(f"{options.op}/{algorithm}", options)
-    return builder, (options.reduces, options.gathers), *builder.collective_ends()
 
 
 class _Reduction:

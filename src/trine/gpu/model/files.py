@@ -331,5 +331,7 @@ def to_model(spec: GpuModelFile, name: str, evidence: dict[str, str], sources: d
         if value is not None:
             group, _, attribute = field.attribute.rpartition(".")
             groups[group][attribute] = value
-    parts: dict[str, Any] = {part: kind(**groups[part]) if groups[part] else None for part, kind in _PARTS.items()}
+    parts: dict[str, Any] = {}
+    for part, kind in _PARTS.items():
+        parts[part] = kind(**groups[part]) if groups[part] else None
     return GpuModel(name=name, evidence=evidence, sources=sources, notes=spec.notes, **parts, **groups[""])

@@ -99,7 +99,11 @@ def _highest(path: str, unit: str) -> int:
         return 1 << 40
     if path == "monitor.capacity":
         return MAX_SLEEPERS
-    return MAX_MESSAGE_BYTES if unit == "bytes" else MAX_COUNT if not unit else 1 << 62
+    if unit == "bytes":
+        return MAX_MESSAGE_BYTES
+    if not unit:
+        return MAX_COUNT
+    return 1 << 62
 
 
 def _monitor(model: GpuModel) -> Problem:

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from trine.errors import InputError
-from trine.gpu.plans.load import PlanSummary, describe_plan, load_plan
+from trine.gpu.plans.load import load_plan
 from trine.gpu.plans.plan import KernelPlan
 from trine.gpu.plans.proof import PlanProof, check_plan
+from trine.gpu.plans.summary import PlanSummary, describe_plan
 from trine.gpu.plans.transfers import plan_schedule, plan_switches
 
 __all__ = [

@@ -115,9 +115,11 @@ def message_layout(plan: KernelPlan, size_bytes: int) -> ChunkLayout:
     if size_bytes % multiple:
         next_size = -(-size_bytes // multiple) * multiple
         raise plan.fault(f"this plan needs a multiple of {multiple} bytes, not {size_bytes}; the next is {next_size}")
+    group_chunks = 1 if plan.format == "mscclpp-2" else chunks // groups
+    units = chunks if plan.format == "mscclpp-2" else groups
     layout = ChunkLayout(
-        group_chunks=1 if plan.format == "mscclpp-2" else chunks // groups,
-        group_units=size_bytes // (chunks if plan.format == "mscclpp-2" else groups),
+        group_chunks=group_chunks,
+        group_units=size_bytes // units,
         alignment=plan.alignment,
         window=reused_chunk_bytes(plan),
     )
@@ -237,7 +239,11 @@ def describe(value: Value | None, plan: KernelPlan) -> str:
         return "nothing"
     unit, packed = value
     counts = [(rank, packed >> (_BITS * rank) & 0xFFFF) for rank in range(plan.num_ranks)]
-    ranks = ", ".join(f"{rank}" if count == 1 else f"{rank} x {count}" for rank, count in counts if count)
+    texts = []
+    for rank, count in counts:
+        if count:
+            texts.append(f"{rank}" if count == 1 else f"{rank} x {count}")
+    ranks = ", ".join(texts)
     where = "different places" if unit == MIXED else f"place {unit}"
     return f"the input of ranks {ranks} at {where}"
 

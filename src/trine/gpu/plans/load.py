@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from xml.parsers import expat
@@ -23,12 +22,10 @@ from trine.gpu.plans.reading import (
     MAX_CHUNKS,
     MAX_OPERATIONS,
     MAX_RANKS,
-    STEPS,
     check_plan_shape,
     chunks_of_size,
-    vocabularies,
-    walk,
 )
+from trine.gpu.plans.vocabulary import STEPS, vocabularies
 
 # MSCCL algorithms in XML (Azure/msccl-tools @7e7d6bf): docs/formats/mscclpp.md.
 
@@ -194,17 +191,26 @@ class _XmlReader:
         depends_on, step_number = step.integer("depid", -1, MAX_CHUNKS), step.integer("deps", -1, MAX_OPERATIONS)
         if (depends_on < 0) != (step_number < 0):
             raise step.fail("depid", "depid and deps must be given together")
+        operands_read = tuple(self._operand(step, where, "recv", ends) for where in sources)
+        operands_written = tuple(self._operand(step, where, "send", ends) for where in targets)
+        reduce_op = "sum" if len(sources) > 1 else None
+        dependencies = () if depends_on < 0 else ((depends_on, step_number),)
         return KernelOp(
             action=action,
             name=name,
-            sources=tuple(self._operand(step, where, "recv", ends) for where in sources),
-            targets=tuple(self._operand(step, where, "send", ends) for where in targets),
-            reduce_op="sum" if len(sources) > 1 else None,
-            dependencies=() if depends_on < 0 else ((depends_on, step_number),),
+            sources=operands_read,
+            targets=operands_written,
+            reduce_op=reduce_op,
+            dependencies=dependencies,
         )
 
     def _operand(self, step: _Element, where: str, end: str, ends: dict[str, int | None]) -> KernelOperand:
-        side = where if where != ir.FIFO else "src" if end == "recv" else "dst"
+        if where != ir.FIFO:
+            side = where
+        elif end == "recv":
+            side = "src"
+        else:
+            side = "dst"
         buffer = BUFFER_LETTERS[step.choice(f"{side}buf", BUFFER_LETTERS)]
         index, count = step.integer(f"{side}off", 0, MAX_CHUNKS), step.integer("cnt", 1, MAX_CHUNKS)
         if where != ir.FIFO:
@@ -252,64 +258,3 @@ def _read_json(text: str, file: str) -> KernelPlan:
         "is not a plan: gpus[0] has neither 'inputChunks' (MSCCL++ up to v0.7) nor 'input_chunks' (from v0.8 on)",
         file=file,
     )
-
-
-# Summaries of plans.
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlanSummary:
-    """Counts of a plan. ``operations``: by name, bodies of pipelines once. ``connections``: by kind, each end.
-
-    ``min_bytes``, ``max_bytes`` (None: no limit): supported message sizes.
-    """
-
-    name: str
-    collective: str
-    format: str
-    protocol: str
-    in_place: bool
-    num_ranks: int
-    chunks: int
-    threads_per_block: int | None
-    blocks_per_gpu: tuple[int, int]
-    operations: dict[str, int]
-    connections: dict[str, int]
-    multicast_groups: int
-    min_bytes: int
-    max_bytes: int | None
-    notes: tuple[str, ...]
-
-    def lines(self) -> list[str]:
-        """Return the summary as text, one line for each property."""
-        low, high = self.blocks_per_gpu
-        blocks = f"{low}" if low == high else f"{low} to {high}"
-        limit = "any size" if self.max_bytes is None else f"{self.max_bytes} bytes"
-        return [
-            f"plan         {self.name} ({self.format})",
-            f"collective   {self.collective}{' in place' if self.in_place else ''}, {self.num_ranks} ranks",
-            f"protocol     {self.protocol}, {self.chunks} chunks, messages of {self.min_bytes} bytes to {limit}",
-            f"blocks       {blocks} a GPU, {self.threads_per_block or '?'} threads each",
-            f"operations   {_counts(self.operations)}",
-            f"connections  {_counts(self.connections)}; multicast groups: {self.multicast_groups}",
-            *(f"note         {note}" for note in self.notes),
-        ]
-
-
-def _counts(counts: dict[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
-
-
-def describe_plan(plan: KernelPlan) -> PlanSummary:
-    """Count the elements of a plan."""
-    operations = Counter(op.name for gpu in plan.gpus for block in gpu.blocks for _, op in walk(block))
-    connections = Counter(connection.kind for gpu in plan.gpus for connection in gpu.connections)
-    blocks = [len(gpu.blocks) for gpu in plan.gpus]
-    largest = 2**64 - 1
-    return PlanSummary(
-        name=plan.name, collective=plan.collective, format=plan.format, protocol=plan.protocol, in_place=plan.in_place,
-        num_ranks=plan.num_ranks, chunks=plan.chunks_of_size, threads_per_block=plan.threads_per_block,
-        blocks_per_gpu=(min(blocks), max(blocks)), operations=dict(operations.most_common()),
-        connections=dict(connections.most_common()), multicast_groups=len(plan.groups), min_bytes=plan.min_bytes,
-        max_bytes=None if plan.max_bytes == largest else plan.max_bytes, notes=plan.notes,
-    )  # fmt: skip

@@ -203,7 +203,8 @@ class PlanMachine:
         elif not self._may_continue(block, step):
             return None
         num_tokens = Counter(map(id, queues))  # a step may name a connection twice, and then takes two tokens
-        return queues if all(len(queue) >= num_tokens[id(queue)] for queue in queues) else None
+        have_tokens = all(len(queue) >= num_tokens[id(queue)] for queue in queues)
+        return queues if have_tokens else None
 
     def _may_continue(self, block: RunningBlock, step: PlanStep) -> bool:
         if step.op.action == ir.BARRIER:
@@ -261,7 +262,9 @@ class PlanMachine:
 
     def _move(self, block: RunningBlock, step: PlanStep) -> None:
         op = step.op
-        move = DataMove([self.cells(step, o) for o in op.sources], [self.cells(step, o) for o in op.targets])
+        read_cells = [self.cells(step, o) for o in op.sources]
+        written_cells = [self.cells(step, o) for o in op.targets]
+        move = DataMove(read_cells, written_cells)
         for operand in op.sources:
             if operand.buffer == ir.FIFO:
                 count, payload = self.fifos[self._fifo(operand.rank, block.gpu.rank, block, operand)].popleft()

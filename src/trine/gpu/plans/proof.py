@@ -85,11 +85,11 @@ def check_plan(plan: KernelPlan, orders: int = 2) -> PlanProof:
     strict.run()
     all_notes |= dict.fromkeys(strict.notes)
     all_notes |= dict.fromkeys(_relaxed_ends(strict.open_ends, open_ends))
+    num_operations = sum(len(block.steps) for block in strict.machine.blocks)
+    open_ends_text = tuple(f"rank {rank} can end before {place} has written" for rank, place in open_ends.items())
     return PlanProof(
-        plan=plan.name, collective=plan.collective, num_ranks=plan.num_ranks,
-        num_operations=sum(len(block.steps) for block in strict.machine.blocks),
-        num_cells=strict.machine.memory.num_cells, num_runs=orders + 2,
-        open_ends=tuple(f"rank {rank} can end before {place} has written" for rank, place in open_ends.items()),
+        plan=plan.name, collective=plan.collective, num_ranks=plan.num_ranks, num_operations=num_operations,
+        num_cells=strict.machine.memory.num_cells, num_runs=orders + 2, open_ends=open_ends_text,
         notes=tuple(all_notes),
     )  # fmt: skip
 
@@ -340,7 +340,9 @@ class SymbolicRun:
                 assert isinstance(payload, tuple)
                 result.append(payload[0])
                 continue
-            members = [[self._value(block, cell) for cell in cells] for cells in ranges]
+            members = []
+            for cells in ranges:
+                members.append([self._value(block, cell) for cell in cells])
             result.append([add(list(column)) for column in zip(*members, strict=True)])
         return result
 

@@ -7,21 +7,8 @@ from dataclasses import replace
 
 from trine.errors import nearest
 from trine.gpu.plans import plan as ir
-from trine.gpu.plans.reading import (
-    COLLECTIVES,
-    MAX_BYTES,
-    MAX_CHUNKS,
-    MAX_RANKS,
-    PACKET,
-    SIGNALS,
-    Move,
-    OperandKind,
-    PlanFields,
-    PlanVocabulary,
-    Side,
-    chunks_of_size,
-    pick,
-)
+from trine.gpu.plans.reading import COLLECTIVES, MAX_BYTES, MAX_CHUNKS, MAX_RANKS, PlanFields, chunks_of_size, pick
+from trine.gpu.plans.vocabulary import PACKET, SIGNALS, Move, OperandKind, PlanVocabulary, Side
 
 REDUCE_OPS = ("sum", "min", "max")
 #: Puts that signal behind their data; the second one then waits until the data has left.
@@ -46,15 +33,18 @@ def read_plan(data: object, file: str, vocabulary: PlanVocabulary) -> ir.KernelP
     groups: list[ir.MulticastGroup] = []
     notes: dict[str, None] = {}
     kernels = tuple(_GpuReader(gpu, rank, len(gpus), vocabulary, groups, notes).read() for rank, gpu in enumerate(gpus))
+    name = top.text("name")
+    threads_per_block = top.integer("num_threads_per_block", 1, 1024, 1024)
+    double_scratch = top.boolean("use_double_scratch_buffer", False)
+    min_bytes = top.integer("min_message_size", 0, MAX_BYTES, 0)
+    max_bytes = top.integer("max_message_size", 0, MAX_BYTES, MAX_BYTES)
+    reuse = False if vocabulary.by_buffers else top.boolean("reuse_resources", False)
+    alignment = 16 if vocabulary.by_buffers else top.integer("buffer_alignment", 1, 2**20, 16)
     plan = ir.KernelPlan(
-        name=top.text("name"), collective=collective, format=vocabulary.format, protocol=protocol, in_place=in_place,
-        gpus=kernels, groups=tuple(groups), threads_per_block=top.integer("num_threads_per_block", 1, 1024, 1024),
-        double_scratch=top.boolean("use_double_scratch_buffer", False),
-        min_bytes=top.integer("min_message_size", 0, MAX_BYTES, 0),
-        max_bytes=top.integer("max_message_size", 0, MAX_BYTES, MAX_BYTES),
-        chunks_of_size=chunks_of_size(collective, kernels), notes=tuple(notes), file=file,
-        reuse_scratch=False if vocabulary.by_buffers else top.boolean("reuse_resources", False),
-        alignment=16 if vocabulary.by_buffers else top.integer("buffer_alignment", 1, 2**20, 16),
+        name=name, collective=collective, format=vocabulary.format, protocol=protocol, in_place=in_place, gpus=kernels,
+        groups=tuple(groups), threads_per_block=threads_per_block, double_scratch=double_scratch, min_bytes=min_bytes,
+        max_bytes=max_bytes, chunks_of_size=chunks_of_size(collective, kernels), notes=tuple(notes), file=file,
+        reuse_scratch=reuse, alignment=alignment,
     )  # fmt: skip
     top.done()
     return plan
@@ -197,11 +187,13 @@ class _BlockReader:
         operations = tuple(self._operation(op) for op in self.block.mappings("ops"))
         self.block.done()
         listed = [(key[0], number) for key, numbers in self.channels.items() for number in numbers]
+        connections_in_order = tuple(number for kind, number in listed if kind != ir.SWITCH)
+        group_numbers = tuple(number for kind, number in listed if kind == ir.SWITCH)
         return ir.ThreadBlock(
             id=self.number,
             operations=operations,
-            connections=tuple(number for kind, number in listed if kind != ir.SWITCH),
-            groups=tuple(number for kind, number in listed if kind == ir.SWITCH),
+            connections=connections_in_order,
+            groups=group_numbers,
         )
 
     def _read_channels(self) -> None:
@@ -291,7 +283,8 @@ class _BlockReader:
         if not self.vocabulary.by_buffers:
             return self._named_connections(op, (ir.PORT,) if action == ir.FLUSH else (ir.MEMORY, ir.PORT))
         op.integer("cnt", 1, MAX_CHUNKS, 1)  # counts and offsets are ignored
-        return tuple(number for number, _ in self._through(op, "i" if action == ir.WAIT else "o"))
+        direction = "i" if action == ir.WAIT else "o"
+        return tuple(number for number, _ in self._through(op, direction))
 
     def _named_connections(self, op: PlanFields, kinds: tuple[str, ...]) -> tuple[int, ...]:
         """Return the connections of channel_ids."""

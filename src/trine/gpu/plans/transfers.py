@@ -81,7 +81,10 @@ class PlanStructure:
             return 0
         unit = layout.unit(step.pipeline) if step.pipeline else None
         size = layout.span(step.op, operand, step.iteration * (unit or 0), unit)[1]
-        numerator, denominator = WIRE[self.plan.protocol] if operand.buffer == FIFO else (2 if operand.packet else 1, 1)
+        if operand.buffer == FIFO:
+            numerator, denominator = WIRE[self.plan.protocol]
+        else:
+            numerator, denominator = (2 if operand.packet else 1, 1)
         size = -(-size * numerator // denominator)
         head = -(-size // HEAD)
         return {
@@ -274,7 +277,8 @@ class TransferRecorder:
         op, actor = step.op, block.actor
         self._await_arrivals(actor, op, move)
         previous = HopStage(head=set(self.waits[actor]), all=set(self.waits[actor]))
-        fused = any(o.via in (MEMORY, SWITCH) for o in op.sources) and any(o.via != "local" for o in op.targets)
+        is_remote_source = any(o.via in (MEMORY, SWITCH) for o in op.sources)
+        fused = is_remote_source and any(o.via != "local" for o in op.targets)
         read = self._reads(block, step, previous, fused)
         if read is not None:
             self.waits[actor] = frozenset(read.all)

@@ -13,8 +13,9 @@ import numpy as np
 from trine.errors import InputError, nearest
 from trine.gpu.builder import Operand
 from trine.gpu.program import DATA_OPS, DMA, OP_NAMES, Buffer, GpuProgram
-from trine.gpu.proofs.memory import NOTHING, Cells, DecodedOp, Index, Values, decode, make_cells
+from trine.gpu.proofs.memory import NOTHING, Cells, Index, Values, make_cells
 from trine.gpu.proofs.run import ProofRun
+from trine.gpu.proofs.state import DecodedOp, decode
 
 # Inputs and expected results of a collective, as numbers that stand for parts of the ranks' inputs.
 
@@ -101,9 +102,12 @@ def make_goal(program: GpuProgram, op: str, size_bytes: int | None) -> ProofGoal
     buffers = {buffer.name: buffer for buffer in program.buffers}
     source, result = buffers.get("input"), buffers.get("output")
     ranks = program.num_ranks
-    counts = [ranks if count == "ranks" else 1 for count in _CHUNKS[op]]
+    counts = []
+    for count in _CHUNKS[op]:
+        counts.append(ranks if count == "ranks" else 1)
     if source is None or result is None or source.base == result.base:
-        only = max((b for b in (source, result) if b is not None), key=lambda b: b.size_bytes, default=None)
+        known_buffers = [b for b in (source, result) if b is not None]
+        only = max(known_buffers, key=lambda b: b.size_bytes, default=None)
         if only is None:
             raise InputError(f"{program.name}: a collective needs a buffer 'input' or 'output'", field="buffers")
         goal = _in_place(op, ranks, only, counts)

@@ -16,20 +16,12 @@ from trine.errors import DeadlockError, InputError
 from trine.gpu import program as isa
 from trine.gpu.builder import Operand
 from trine.gpu.program import GpuProgram
-from trine.gpu.proofs.memory import (
-    NOTHING,
-    CellMemory,
-    Cells,
-    Clock,
+from trine.gpu.proofs.memory import NOTHING, CellMemory, Cells, Clock, Index, Race, Values, buffer_of, combine
+from trine.gpu.proofs.state import (
     DecodedOp,
-    Index,
     ProofSemaphore,
     ProofWavefront,
-    Race,
     ReleaseToken,
-    Values,
-    buffer_of,
-    combine,
     is_flagged_write,
     ports_of,
     releases,
@@ -222,7 +214,9 @@ class ProofRun:
         reads = [self._cells(operand, op.width, lines) for operand in op.reads]
         writes = [self._cells(operand, op.width, lines) for operand in op.writes]
         flags = iter(tokens)
-        clocks = [next(flags).added_to(knows) if o.role == isa.READ_FLAGGED else knows for o in op.reads]
+        clocks = []
+        for o in op.reads:
+            clocks.append(next(flags).added_to(knows) if o.role == isa.READ_FLAGGED else knows)
         self._touch(wave, list(zip(reads, clocks, strict=True)), knows, writes, wave.actor, wave.epoch, op)
         for operand, cells in zip(op.reads, reads, strict=True):
             if operand.role == isa.READ_FLAGGED:

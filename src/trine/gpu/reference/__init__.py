@@ -21,9 +21,11 @@ from trine.gpu import deadlock
 from trine.gpu.program import BARRIER, DATA_OPS, DMA
 from trine.gpu.records import GpuOutcome, GpuRecords
 from trine.gpu.reference.events import Agenda
+from trine.gpu.reference.interconnect import Interconnect
+from trine.gpu.reference.memory import GpuMemory
+from trine.gpu.reference.messages import Messages
 from trine.gpu.reference.packets import CopyEngines, GraphTransfers, PacketSender
 from trine.gpu.reference.peers import ArrivalRecorder, ReplayedPeers
-from trine.gpu.reference.requests import GpuMemory, Interconnect, Messages
 from trine.gpu.reference.shared import SharedState
 from trine.gpu.reference.tasks import SimulatedGpu, TaskRunner, WorkgroupColumns
 from trine.gpu.reference.wavefronts import WavefrontRequest, WavefrontRun
@@ -69,7 +71,8 @@ class GpuReference:
         self.shared.is_futile = self._is_futile
         self.peers = ReplayedPeers(self.messages)
         self.recorder = ArrivalRecorder(self.interconnect)
-        self.messages.memories = [GpuMemory(self.messages, i, count) for i, count in enumerate(self.shared.counters)]
+        self.memories = [GpuMemory(self.messages, i, count) for i, count in enumerate(self.shared.counters)]
+        self.messages.memories = self.memories
         self.messages.crossed = self.peers.crossed
         self.messages.request_came = self.recorder.request_came
         self.messages.answer_came = self.recorder.answer_came
@@ -97,7 +100,7 @@ class GpuReference:
             progress(self.shared.requests_done, self.num_requests, self.agenda.now)
             reported = monotonic()
         if not self.tasks.are_over and not stop_when_stuck:
-            raise explain(self.system, self.gpus, self.messages.memories, self.tasks)
+            raise explain(self.system, self.gpus, self.memories, self.tasks)
         return self.tasks.are_over
 
     def wavefronts(self) -> list[WavefrontRun]:
@@ -122,27 +125,32 @@ class GpuReference:
 
     def _is_futile(self) -> bool:
         """Detect a stuck run: only polls remain, of semaphores that will never be released."""
-        self.is_stuck = self.agenda.num_busy == 0 and is_futile(self.gpus, self.messages.memories)
+        self.is_stuck = self.agenda.num_busy == 0 and is_futile(self.gpus, self.memories)
         return self.is_stuck
 
     def _gpu_records(self) -> GpuRecords:
-        counts_of_servers = np.array(
-            [[(s.count[1], s.count[0], s.busy_ps) for s in gpu] for gpu in self.interconnect.gpu_servers], np.int64
-        )
+        servers_of_gpus = []
+        for servers in self.interconnect.gpu_servers:
+            servers_of_gpus.append([(s.count[1], s.count[0], s.busy_ps) for s in servers])
+        counts_of_servers = np.array(servers_of_gpus, np.int64)
         lanes = sorted((lane, server) for lane, server in self.interconnect.lanes.items() if sum(server.count))
         counters = self.shared.counters
-        tags = [memory.tags for memory in self.messages.memories]
+        tags = [memory.tags for memory in self.memories]
+        states = []
+        for gpu in self.gpus:
+            states.append([cu.state_ps for cu in gpu.cus])
+        lane_links = [link for (link, _), _ in lanes]
+        lane_numbers = [number for (_, number), _ in lanes]
+        data_counts = [server.count[1] for _, server in lanes]
+        control_counts = [server.count[0] for _, server in lanes]
         return GpuRecords(
             ranks=self.system.ranks, gpu_of=self.system.gpu_of, workgroup_start_ps=_column(self.workgroups.start_ps),
             workgroup_end_ps=_column(self.workgroups.end_ps), workgroup_cu=np.array(self.workgroups.cu, np.int32),
             op_start_ps=_column(self.shared.op_start_ps), op_end_ps=_column(self.shared.op_end_ps),
-            state_ps=np.array([[cu.state_ps for cu in gpu.cus] for gpu in self.gpus], np.int64),
-            resource_data=counts_of_servers[:, :, 0].copy(), resource_control=counts_of_servers[:, :, 1].copy(),
-            resource_busy_ps=counts_of_servers[:, :, 2].copy(),
-            lane_link=np.array([link for (link, _), _ in lanes], np.int32),
-            lane_number=np.array([number for (_, number), _ in lanes], np.int32),
-            lane_data=_column([server.count[1] for _, server in lanes]),
-            lane_control=_column([server.count[0] for _, server in lanes]),
+            state_ps=np.array(states, np.int64), resource_data=counts_of_servers[:, :, 0].copy(),
+            resource_control=counts_of_servers[:, :, 1].copy(), resource_busy_ps=counts_of_servers[:, :, 2].copy(),
+            lane_link=np.array(lane_links, np.int32), lane_number=np.array(lane_numbers, np.int32),
+            lane_data=_column(data_counts), lane_control=_column(control_counts),
             lane_busy_ps=_column([server.busy_ps for _, server in lanes]), packets=_column(self.packets.sent),
             l2_hits=_column([tag.hits for tag in tags]), l2_misses=_column([tag.misses for tag in tags]),
             **{name: _column([getattr(each, name) for each in counters]) for name in vars(counters[0])},

@@ -10,7 +10,7 @@ from functools import partial
 from trine.common.units import transfer_ps
 from trine.engine.validate import software_latency_ps
 from trine.gpu.reference.events import PACKETS, Action, Key, ServerVisit
-from trine.gpu.reference.requests import Interconnect, PathStop
+from trine.gpu.reference.interconnect import Interconnect, PathStop
 
 
 def _nothing() -> None:
@@ -80,13 +80,14 @@ class _Sending:
         stop, size = self._path(packet)[hop], self.stream.sizes[packet]
         if hop == 0:
             self.stream.enters()
+        on_begin = partial(self._left, packet) if hop == 0 else None
         stop.server.take(
             ServerVisit(
                 self.stream.key(stop.home, packet),
                 transfer_ps(size + self.sender.header_bytes, stop.bytes_per_s),
                 size > 0,
                 lambda end_ps: self.reach(packet, hop + 1, end_ps + stop.after_ps),
-                partial(self._left, packet) if hop == 0 else None,
+                on_begin,
             )
         )
 
@@ -225,7 +226,10 @@ class CopyEngines:
         fabric, end = system.fabric, None if system.gpu_of[peer] >= 0 else 1
         routes = [route for route, _ in fabric.cluster.paths(fabric.group[rank], fabric.group[peer])]
         paths = [path.hops[:end] for route in routes for path in fabric.lanes(route)]
-        return [tuple(self.interconnect.lane(hop) for hop in hops) for hops in paths]
+        lanes = []
+        for hops in paths:
+            lanes.append(tuple(self.interconnect.lane(hop) for hop in hops))
+        return lanes
 
 
 class GraphTransfers:
@@ -253,12 +257,14 @@ class GraphTransfers:
         graph = self.graph
         links = graph.links_of(route).tolist()
         latency = graph.link_latency_ps
-        return tuple(
-            PathStop(
-                self.interconnect.server_of_lane(link, 0),
-                int(graph.link_bytes_per_s[link]),
-                0 if latency is None else int(latency[link]),
-                int(self.interconnect.system.link_home[link]),
+        stops = []
+        for link in links:
+            stops.append(
+                PathStop(
+                    self.interconnect.server_of_lane(link, 0),
+                    int(graph.link_bytes_per_s[link]),
+                    0 if latency is None else int(latency[link]),
+                    int(self.interconnect.system.link_home[link]),
+                )
             )
-            for link in links
-        )
+        return tuple(stops)

@@ -21,8 +21,10 @@ from trine.gpu.layout import CHANNEL, PORT, Hop
 from trine.gpu.peers import IDEAL, Arrivals, PeerWrites
 from trine.gpu.program import ACQUIRE, LOAD, RELEASE, STORE
 from trine.gpu.reference.events import PACKETS, TABLE
+from trine.gpu.reference.interconnect import Interconnect
+from trine.gpu.reference.messages import Messages
 from trine.gpu.reference.packets import DmaRequest
-from trine.gpu.reference.requests import Interconnect, Messages, OwnRequest, Request
+from trine.gpu.reference.requests import OwnRequest, Request
 
 #: Kinds of requests in records -> in programs.
 KINDS = {peers.LOAD: LOAD, peers.STORE: STORE, peers.ACQUIRE: ACQUIRE, peers.RELEASE: RELEASE}

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from trine.gpu.program import ADD_ALL, DATA_OPS, MEMBER_ROLES, READ_ROLES, is_flagged
+from trine.gpu.reference.messages import Messages
 from trine.gpu.reference.packets import CopyEngines
-from trine.gpu.reference.requests import Messages, RequestCounters
+from trine.gpu.reference.requests import RequestCounters
 from trine.gpu.system import GpuSystem
 
 #: More requests than a CU can have in flight.
@@ -61,11 +62,13 @@ def _operations(system: GpuSystem) -> list[TwinOperation]:
     for i, kind in enumerate(program.op_kind.tolist()):
         operand_rows = range(*program.operand_ptr[i : i + 2].tolist())
         unroll = int(program.op_unroll[i]) or system.model.unroll
+        in_flight = unroll if kind in DATA_OPS else NO_LIMIT
+        read_rows = [row for row in operand_rows if roles[row] in READ_ROLES]
+        write_rows = [row for row in operand_rows if roles[row] not in READ_ROLES]
         operations.append(
             TwinOperation(
-                number=i, kind=kind, amount=int(program.op_amount[i]), unroll=unroll if kind in DATA_OPS else NO_LIMIT,
-                reads=_operands(rows, roles, [row for row in operand_rows if roles[row] in READ_ROLES]),
-                writes=_operands(rows, roles, [row for row in operand_rows if roles[row] not in READ_ROLES]),
+                number=i, kind=kind, amount=int(program.op_amount[i]), unroll=in_flight,
+                reads=_operands(rows, roles, read_rows), writes=_operands(rows, roles, write_rows),
             )
         )  # fmt: skip
     return operations
@@ -79,12 +82,14 @@ def _operands(rows: list[TwinOperand], roles: list[int], operand_rows: list[int]
             groups[-1].append(row)
         else:
             groups.append([row])
-    return tuple(
-        rows[first]._replace(members=tuple(rows[row] for row in (first, *member_rows)), adds=roles[first] == ADD_ALL)
-        if member_rows
-        else rows[first]
-        for first, *member_rows in groups
-    )
+    operands = []
+    for first, *member_rows in groups:
+        operand = rows[first]
+        if member_rows:
+            members = tuple(rows[row] for row in (first, *member_rows))
+            operand = operand._replace(members=members, adds=roles[first] == ADD_ALL)
+        operands.append(operand)
+    return tuple(operands)
 
 
 class SharedState:

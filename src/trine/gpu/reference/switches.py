@@ -13,7 +13,9 @@ from functools import partial
 from trine.gpu.fabric import Spoke, path_of_address
 from trine.gpu.layout import CHANNEL, CU, PORT
 from trine.gpu.reference.events import Action
-from trine.gpu.reference.requests import Interconnect, MessagePath, Messages, MessageTrip, OwnRequest, PathEnd, Request
+from trine.gpu.reference.interconnect import Interconnect, MessagePath, PathEnd
+from trine.gpu.reference.messages import Messages, MessageTrip
+from trine.gpu.reference.requests import OwnRequest, Request, Transport
 from trine.gpu.reference.shared import TwinOperand
 
 
@@ -83,13 +85,14 @@ class MemberRequest(Request):
         trip = MessageTrip(messages, self, is_answer=False, path=path)
         trip.go(0, time_ps, partial(messages.memories[self.target].reached, self))
 
-    def go_back(self, messages: Messages) -> None:
-        """Send the answer from the member's memory now."""
-        spoke, memory = self.of.spokes[self.peer], self._memory(messages)
-        path = _up(messages.interconnect, memory, memory._replace(kind=PORT, number=spoke.port_out), spoke)
-        trip = _SwitchTrip(messages, self, is_answer=True, path=path)
+    def go_back(self, messages: Transport) -> None:
+        """Send the answer from the member's memory to the switch now, and not to the CU."""
+        own = self.of.messages
+        spoke, memory = self.of.spokes[self.peer], self._memory(own)
+        path = _up(own.interconnect, memory, memory._replace(kind=PORT, number=spoke.port_out), spoke)
+        trip = _SwitchTrip(own, self, is_answer=True, path=path)
         trip.arrives = self.of.answered_by
-        trip.go(0, messages.agenda.now, None)
+        trip.go(0, own.agenda.now, None)
 
     def _memory(self, messages: Messages) -> PathEnd:
         return PathEnd(self.target, self.peer, CHANNEL, messages.interconnect.channel(self.address))

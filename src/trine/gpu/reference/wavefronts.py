@@ -24,9 +24,6 @@ from trine.gpu.reference.switches import send_to_members
 CONTROL_OPS = (isa.ACQUIRE, isa.RELEASE, isa.DMA)
 
 
-# The wavefront and its workgroup
-
-
 class WavefrontRun:
     """One wavefront: its current operation, the request slots that it holds, its unfinished lines."""
 
@@ -250,9 +247,6 @@ class WorkgroupRun:
             self.on_end(self)
 
 
-# The compute unit
-
-
 class ComputeUnit:
     """A compute unit, which issues requests one by one while it has request slots; its ALU reduces and computes."""
 
@@ -337,7 +331,8 @@ class ComputeUnit:
         operation, wavefront = line.operation, line.wavefront
         kind, address, semaphore, amount = operation.kind, operand.address, operand.semaphore, operation.amount
         if kind in isa.DATA_OPS:
-            kind = isa.LOAD if any(operand is read for read in operation.reads) else isa.STORE
+            is_read = any(operand is read for read in operation.reads)
+            kind = isa.LOAD if is_read else isa.STORE
             address += line.number * operand.step
             semaphore = semaphore + line.number if operand.is_flagged else -1
             amount = 1
@@ -398,9 +393,6 @@ class ComputeUnit:
     def occupy_alu(self, cycles: int) -> int:
         self.alu_free_ps = max(self.agenda.now, self.alu_free_ps) + cycles * self.model.cycle_ps
         return self.alu_free_ps
-
-
-# A request of a wavefront, and the effects of its answer
 
 
 @dataclass(slots=True, eq=False)

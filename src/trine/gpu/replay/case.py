@@ -14,8 +14,8 @@ from trine.cluster.load import load_cluster
 from trine.common.inputs import read_text
 from trine.errors import InputError
 from trine.gpu.kernels.fused.build import FusedProgram, build_fused, fused_tasks
+from trine.gpu.kernels.fused.expected import expected_reads
 from trine.gpu.kernels.fused.peers import PeerData, PeerFlags, flags_of, peer_writes_of
-from trine.gpu.kernels.fused.tiles import expected_reads
 from trine.gpu.kernels.options import JOINT
 from trine.gpu.model import GpuModel
 from trine.gpu.model.files import gpu_model_of, load_gpu_model

@@ -78,12 +78,9 @@ def parse_distribution(text: str) -> Distribution:
         for part, name in zip(parts, names, strict=True)
         if name != "sigma"
     ]
-    return Distribution(
-        kind=kind,
-        first_ps=times[0],
-        second_ps=times[1] if len(times) > 1 else 0,
-        sigma=_sigma(parts[1]) if names[-1] == "sigma" else 0.0,
-    )
+    second_ps = times[1] if len(times) > 1 else 0
+    sigma = _sigma(parts[1]) if names[-1] == "sigma" else 0.0
+    return Distribution(kind=kind, first_ps=times[0], second_ps=second_ps, sigma=sigma)
 
 
 def draw_times(distribution: Distribution, number: int, seed: int, peer: int) -> Int64:

@@ -143,7 +143,10 @@ class EidolonOptions(OneLine):
     def sizes(self) -> dict[str, object]:
         """The fused-kernel options that are set."""
         sizes = {name: getattr(self, name) for name in SIZES if getattr(self, name) is not None}
-        return {"waits" if name == "flags" else name: value for name, value in sizes.items()}
+        renamed = {}
+        for name, value in sizes.items():
+            renamed["waits" if name == "flags" else name] = value
+        return renamed
 
     def _check_types(self) -> None:
         for name in _NUMBERS:

@@ -8,7 +8,7 @@ names are numbered.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,7 +93,9 @@ def _colours(names: list[str]) -> dict[str, Any]:
     if len(workloads) == 1:
         return dict(zip(names, COLOURS, strict=False))
     colour = matplotlib().colormaps["viridis"]
-    palette = COLOURS if len(workloads) <= len(COLOURS) else [colour(i / len(workloads)) for i in range(len(workloads))]
+    palette: Sequence[Any] = COLOURS
+    if len(workloads) > len(COLOURS):
+        palette = [colour(i / len(workloads)) for i in range(len(workloads))]
     by_workload = dict(zip(workloads, palette, strict=False))
     return {name: by_workload[name.rpartition(", ")[0]] for name in names}
 

@@ -99,7 +99,9 @@ def device_of(text: str) -> str:
 def profile_formats() -> tuple[ProfileFormat, ...]:
     """Return the known formats; the first that fits a file counts."""
     data: Any = load_mapping(PRESETS / "formats" / "profiles.yaml")
-    lists = [{key: tuple(value) for key, value in entry.items() if isinstance(value, list)} for entry in data.values()]
+    lists = []
+    for entry in data.values():
+        lists.append({key: tuple(value) for key, value in entry.items() if isinstance(value, list)})
     return tuple(
         ProfileFormat(**{"name": name, **entry, **tuples})
         for (name, entry), tuples in zip(data.items(), lists, strict=True)
@@ -118,13 +120,18 @@ class _Plan:
 def _plan(header: Sequence[str], aliases: Mapping[str, str], file: str) -> _Plan:
     """Return the plan of the first format whose columns are all present."""
     parsed = [_HEADER.fullmatch(text.strip()) for text in header]
-    names = [(match[1] if match else text).lower() for match, text in zip(parsed, header, strict=True)]
+    names = []
+    for match, text in zip(parsed, header, strict=True):
+        names.append((match[1] if match else text).lower())
     units = {name: match[2] or "" for name, match in zip(names, parsed, strict=True) if match}
     if aliases:
         profile = _own_format(aliases, names, file)
     else:
         formats = profile_formats()
-        candidates = [f for f in formats if all(column in names for column in (*f.columns.values(), *f.marks))]
+        candidates = []
+        for f in formats:
+            if all(column in names for column in (*f.columns.values(), *f.marks)):
+                candidates.append(f)
         if not candidates:
             known_formats = "; ".join(f"{f.name}: {', '.join(f.columns.values())}" for f in formats)
             raise SpecError(

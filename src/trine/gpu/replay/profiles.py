@@ -268,8 +268,17 @@ class _ProfileReader:
         )  # fmt: skip
 
 
-def _annotation(row: ProfileRow) -> tuple[int, str, int, int]:
-    """Return peer, address, bytes and value of a range ``write peer=1 address=flags+0x40 bytes=8 value=1``."""
+class _Annotation(NamedTuple):
+    """A write that a range of a profile describes."""
+
+    peer: int
+    address: str
+    num_bytes: int
+    value: int
+
+
+def _annotation(row: ProfileRow) -> _Annotation:
+    """Read a range ``write peer=1 address=flags+0x40 bytes=8 value=1``."""
     where = row.where
     values: dict[str, str] = {}
     for part in row.name.removeprefix(":").split()[1:]:
@@ -290,7 +299,7 @@ def _annotation(row: ProfileRow) -> tuple[int, str, int, int]:
         size = parse_bytes(text, "its size") if plain_bytes is None else plain_bytes
     except UnitError as error:
         raise InputError(str(error), file=where, field="bytes") from None
-    return numbers["peer"] or 0, values["address"], size, numbers["value"] or 0
+    return _Annotation(numbers["peer"] or 0, values["address"], size, numbers["value"] or 0)
 
 
 def _further(address: str | int, offset: int) -> str | int:

@@ -173,7 +173,8 @@ class EidolonResult(Report):
         spans = [(b.base, b.base + b.size_bytes) for b in program.buffers if b.uncached]
         operands = program.operand_ptr[:-1][program.op_kind == ACQUIRE]
         address = program.operand_address[operands]
-        return bool(all(any(low <= one < high for low, high in spans) for one in np.unique(address).tolist()))
+        are_inside = all(any(low <= one < high for low, high in spans) for one in np.unique(address).tolist())
+        return bool(are_inside)
 
     # How it is known
 
@@ -404,19 +405,24 @@ def _options(result: EidolonResult) -> Row:
     sizes = {} if built is None else to_row(built, "rows cols inner dtype_bytes")
     has_delay = options.source in ("wakeup", "distribution")
     monitor = model.monitor
+    fused = options.fused if built is not None else None
+    wakeup_s = seconds(options.delay.first_ps) if options.source == "wakeup" else None
+    wakeup_from = (options.wakeup_from or WAIT) if has_delay else None
+    poll_s = None if model.poll_ps is None else seconds(model.poll_ps + model.poll_turn_ps)
+    monitor_row = None if monitor is None else {"capacity": monitor.capacity, "wakeup_s": seconds(monitor.wakeup_ps)}
     return {
         "peers": work.peers,
         "target": work.target,
-        "fused": options.fused if built is not None else None,
+        "fused": fused,
         **sizes,
         "writes_from": options.source,
         "writes_from_words": result.incoming.origin,
-        "wakeup_s": seconds(options.delay.first_ps) if options.source == "wakeup" else None,
-        "wakeup_from": (options.wakeup_from or WAIT) if has_delay else None,
+        "wakeup_s": wakeup_s,
+        "wakeup_from": wakeup_from,
         "fabric": result.incoming.fabric,
         "sync": work.way,
-        "poll_s": None if model.poll_ps is None else seconds(model.poll_ps + model.poll_turn_ps),
-        "monitor": None if monitor is None else {"capacity": monitor.capacity, "wakeup_s": seconds(monitor.wakeup_ps)},
+        "poll_s": poll_s,
+        "monitor": monitor_row,
         "issue_seed": model.issue_seed,
         "writes_begin_at_memory": result.incoming.fabric == IDEAL,
     }

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from trine.common._version import __version__
 from trine.common.observer import OnCompile, observing
@@ -22,13 +22,23 @@ from trine.results.report import Report, Row, Table
 from trine.results.text import columns, first_screen, wrapped_at
 
 MAX_RUNS = 10_000
+
+
+class _Axis(NamedTuple):
+    """Horizontal axis of the curves: key of a row, label, and factor from the row to the label's unit."""
+
+    key: str
+    label: str
+    scale: float
+
+
 #: Option that may vary -> (key in a row, axis label, factor to the axis unit).
 _AXES = {
-    "wakeup": ("wakeup_s", "wake-up time, us", 1e6),
-    "rows": ("rows", "rows", 1),
-    "cols": ("cols", "columns", 1),
-    "peers": ("peers", "replayed peers", 1),
-    "issue_seed": ("issue_seed", "seed of the issue order", 1),
+    "wakeup": _Axis("wakeup_s", "wake-up time, us", 1e6),
+    "rows": _Axis("rows", "rows", 1),
+    "cols": _Axis("cols", "columns", 1),
+    "peers": _Axis("peers", "replayed peers", 1),
+    "issue_seed": _Axis("issue_seed", "seed of the issue order", 1),
 }
 
 #: Options with several values. Wake-up times of a workload run one after the other, its wait methods in one group.
@@ -55,7 +65,9 @@ class SweepGrid:
 
     def __post_init__(self) -> None:
         for name in _VARY:
-            values = [time_ps(name, v) if name == "wakeup" else v for v in getattr(self, name)]
+            values = []
+            for v in getattr(self, name):
+                values.append(time_ps(name, v) if name == "wakeup" else v)
             if len(set(values)) < len(values):
                 raise InputError(f"--{name.replace('_', '-')} has a value twice")
         if self.num_runs > MAX_RUNS:
@@ -90,24 +102,30 @@ class Sweep(Report):
     finished: bool = True
 
     @property
-    def axis(self) -> tuple[str, str, float]:
-        """Key, label and scale of the horizontal axis."""
-        return next((_AXES[name] for name in _AXES if name in self.varied), _AXES["wakeup"])
+    def axis(self) -> _Axis:
+        """The horizontal axis: the first option that varies."""
+        return next((axis for name, axis in _AXES.items() if name in self.varied), _AXES["wakeup"])
 
     def curves(self, axis: str) -> dict[str, list[Row]]:
         """Return the rows grouped by the other varied options, each group sorted by ``axis``."""
         groups: dict[str, list[Row]] = {}
         for row in self.rows:
-            keys = [key for name, (key, _, _) in _AXES.items() if name in self.varied and key != axis]
+            keys = [other.key for name, other in _AXES.items() if name in self.varied and other.key != axis]
             parts = [_value_text(key, row[key]) for key in keys]
             groups.setdefault(", ".join([*parts, str(row["sync"])]), []).append(row)
-        return {name: sorted(rows, key=lambda row: _number(row[axis])) for name, rows in groups.items()}
+        curves = {}
+        for name, rows in groups.items():
+            curves[name] = sorted(rows, key=lambda row: _number(row[axis]))
+        return curves
 
     def text(self, *, volatile: bool = True) -> str:
         """Return the table; ``volatile``: with trine's run times, which differ between runs."""
         seeds = "issue_seed" in self.varied
         lines = [_line(_COLUMNS, volatile, "seed" if seeds else "")]
-        lines += [_line(_cells(row), volatile, str(row["issue_seed"]) if seeds else "") for row in self.rows]
+        row_lines = []
+        for row in self.rows:
+            row_lines.append(_line(_cells(row), volatile, str(row["issue_seed"]) if seeds else ""))
+        lines += row_lines
         lines += self._findings()
         if volatile:
             lines.append(f"{len(self.rows):,} runs in {format_time(self.wall_s * PS_PER_S)}")
@@ -134,7 +152,9 @@ class Sweep(Report):
         return first_screen("\n".join([self.headline, *findings, "", *columns(rows, spare=(7, 2, 1))]))
 
     def _findings(self) -> list[str]:
-        return [line for one in self.fits for line in one.lines()] + [one.line() for one in self.spreads]
+        fit_lines = [line for one in self.fits for line in one.lines()]
+        spread_lines = [one.line() for one in self.spreads]
+        return fit_lines + spread_lines
 
     def details(self) -> str:
         """Return the table with trine's run time."""
@@ -151,16 +171,18 @@ class Sweep(Report):
     def _draw(self) -> Any:
         if len(self.rows) < 2:
             raise InputError("one run is no curve: give several values")
-        axis, label, scale = self.axis
-        return draw_grid(self.curves(axis), axis, label, scale, self.headline)
+        axis = self.axis
+        return draw_grid(self.curves(axis.key), *axis, self.headline)
 
     def document(self) -> Row:
         """Return plain data (docs/reference/eidolon-json.md)."""
+        fits = [one._asdict() for one in self.fits]
+        spreads = [one._asdict() for one in self.spreads]
         return {
             "runs": list(self.rows),
             "finished": self.finished,
-            "fits": [one._asdict() for one in self.fits],
-            "spreads": [one._asdict() for one in self.spreads],
+            "fits": fits,
+            "spreads": spreads,
             "simulator": {"name": "trine", "version": __version__, "wall_s": self.wall_s},
         }
 
@@ -198,13 +220,10 @@ def sweep(
     with observing(on_compile=on_compile):
         announce_loop()
         runs.run(jobs or os.cpu_count() or 1)
-    return Sweep(
-        rows=tuple(row for rows in runs.rows for row in rows),
-        varied=tuple(name for name in ("wakeup", *_VARY[:-2], "sync") if len(getattr(grid, name)) > 1),
-        fits=tuple(runs.fits[number] for number in sorted(runs.fits)),
-        wall_s=time.perf_counter() - began,
-        finished=not runs.stopped,
-    )
+    rows = tuple(row for rows in runs.rows for row in rows)
+    varied = tuple(name for name in ("wakeup", *_VARY[:-2], "sync") if len(getattr(grid, name)) > 1)
+    fits = tuple(runs.fits[number] for number in sorted(runs.fits))
+    return Sweep(rows=rows, varied=varied, fits=fits, wall_s=time.perf_counter() - began, finished=not runs.stopped)
 
 
 def _check(base: EidolonOptions, grid: SweepGrid) -> None:
@@ -244,11 +263,15 @@ def _cells(row: Row) -> tuple[str, ...]:
 def _line(cells: Sequence[str], volatile: bool, seed: str) -> str:
     widths = (6, 6, 6, 6, 9, 10, 11, 15, 13, 11, 11)
     texts = [f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)]
-    return " ".join([*([f"{seed:>6}"] if seed else []), *(texts if volatile else texts[:-1])])
+    seed_cell = [f"{seed:>6}"] if seed else []
+    shown = texts if volatile else texts[:-1]
+    return " ".join([*seed_cell, *shown])
 
 
 def _value_text(key: str, value: object) -> str:
-    return f"issue seed {value}" if key == "issue_seed" else f"{value} {'us wake-up' if key == 'wakeup_s' else key}"
+    if key == "issue_seed":
+        return f"issue seed {value}"
+    return f"{value} {'us wake-up' if key == 'wakeup_s' else key}"
 
 
 def _number(value: object) -> float:

@@ -210,12 +210,15 @@ def workload_key(options: EidolonOptions, work: ReplayCase) -> str:
     kernel = options.kernel
     ranks = (work.target,) if options.is_fused_name else range(work.program.num_ranks)  # fused: all ranks are alike
     values = {each.name: str(getattr(options, each.name)) for each in fields(options) if each.name not in _ELSEWHERE}
+    origin = [provenance_of(work.program, rank, work.model, work.cluster) for rank in ranks]
+    kernel_name = os.fspath(kernel) if isinstance(kernel, str | os.PathLike) else work.program.name
+    stragglers = sorted((rank, str(late)) for rank, late in options.straggler.items())
     parts = {
         "trine": __version__,
         "sources": hash_of_sources(_SOURCES),
-        "origin": [provenance_of(work.program, rank, work.model, work.cluster) for rank in ranks],
-        "kernel": os.fspath(kernel) if isinstance(kernel, str | os.PathLike) else work.program.name,
-        "stragglers": sorted((rank, str(late)) for rank, late in options.straggler.items()),
+        "origin": origin,
+        "kernel": kernel_name,
+        "stragglers": stragglers,
         "options": values,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:_DIGITS]
@@ -372,13 +375,20 @@ class Runs:
         spin, mwait = ways.get(SPIN), ways.get(MWAIT)
         if spin is None or len(self.wakeups) < 2:
             return
+        times = [time_ps("wakeup", wakeup) for wakeup in self.wakeups if wakeup is not None]
+        reads = [row["flag_reads"] for row in self.rows[spin]]
+        if mwait is None:
+            mwait_reads = None
+        else:
+            mwait_reads = [row["flag_reads"] for row in self.rows[mwait]]
+        both_reads = None if mwait is None else (self._reads(group[spin]), self._reads(group[mwait]))
         self.fits[number] = fit(
             self.fit_names[number],
-            [time_ps("wakeup", wakeup) for wakeup in self.wakeups if wakeup is not None],
-            [row["flag_reads"] for row in self.rows[spin]],
+            times,
+            reads,
             self.rows[spin][0]["spin_reads_per_s"],
-            None if mwait is None else [row["flag_reads"] for row in self.rows[mwait]],
-            None if mwait is None else (self._reads(group[spin]), self._reads(group[mwait])),
+            mwait_reads,
+            both_reads,
         )
 
     def _reads(self, prepared: Prepared) -> Callable[[int], int]:
@@ -395,10 +405,12 @@ def row_of(result: EidolonResult) -> dict[str, Any]:
     """Return a run as a row (docs/reference/eidolon-json.md)."""
     document: dict[str, Any] = result.document()
     options, numbers = document["options"], result.numbers()
+    varied = {name: options.get(name) for name in ("rows", "cols", "inner", "peers", "issue_seed", "sync", "wakeup_s")}
+    shown = {key: value for key, value in numbers.items() if key not in ("writes_late", "waits_from_s")}
     return {
         "kernel": document["kernel"],
-        **{name: options.get(name) for name in ("rows", "cols", "inner", "peers", "issue_seed", "sync", "wakeup_s")},
-        **{key: value for key, value in numbers.items() if key not in ("writes_late", "waits_from_s")},
+        **varied,
+        **shown,
         "events": document["simulator"]["events"],
         "wall_s": document["simulator"]["wall_s"],
     }

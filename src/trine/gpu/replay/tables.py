@@ -89,7 +89,10 @@ def read_table(path: str | os.PathLike[str], max_rows: int, what: str, columns: 
         try:
             with pq.ParquetFile(raw) as source:
                 _check_size(source.metadata, max_rows, what, path)
-                names = None if columns is None else [each for each in columns if each in source.schema_arrow.names]
+                if columns is None:
+                    names = None
+                else:
+                    names = [each for each in columns if each in source.schema_arrow.names]
                 table = source.read(columns=names)
             if table.num_rows > max_rows:
                 raise SpecError(f"has more than {max_rows} {what}", file=path)

@@ -135,10 +135,11 @@ def _table(options: EidolonOptions, flags: PeerFlags, data: PeerData | None, wai
     for peer in options.straggler:
         if peer not in writers:
             raise InputError(f"--straggler: rank {peer} writes nothing{nearest(str(peer), map(str, writers))}")
+    base_ps = waiting_ps if counts_from_wait(options) else 0
+    offset_ps = {peer: time_ps("straggler", late) for peer, late in options.straggler.items()}
     writes = draw_writes(
         peer=flags.peer, address=flags.address, size_bytes=FLAG_BYTES, value=flags.value, distribution=options.delay,
-        seed=options.seed or 0, together=options.together, base_ps=waiting_ps if counts_from_wait(options) else 0,
-        offset_ps={peer: time_ps("straggler", late) for peer, late in options.straggler.items()},
+        seed=options.seed or 0, together=options.together, base_ps=base_ps, offset_ps=offset_ps,
     )  # fmt: skip
     if data is not None and len(data.peer):
         times = _with_flags(flags, writes.columns.time_ps, data)

@@ -273,13 +273,17 @@ def _read_json(path: str | os.PathLike[str]) -> Read:
     file = os.fspath(path)
     data = parse_json(read_text(path), file)
     if not isinstance(data, dict) or list(data) != ["writes"]:
-        odd = [key for key in data if key != "writes"] if isinstance(data, dict) else []
+        if isinstance(data, dict):
+            odd = [key for key in data if key != "writes"]
+        else:
+            odd = []
         hint = f"; unknown key {odd[0]!r:.80}" if odd else ""
         raise SpecError(f"must be an object with 'writes' alone{hint}", file=file)
     writes = data["writes"]
     if isinstance(writes, dict):
         names, columns = list(writes), list(writes.values())
-        if not all(isinstance(column, list) for column in columns) or len({len(c) for c in columns}) > 1:
+        are_lists = all(isinstance(column, list) for column in columns)
+        if not are_lists or len({len(c) for c in columns}) > 1:
             raise SpecError("must be lists of one length", file=file, field="writes")
     elif isinstance(writes, list):
         names, columns = _json_columns(writes, file)
@@ -302,7 +306,10 @@ def _json_columns(writes: list[Any], file: str) -> tuple[list[str], list[list[ob
         if write.keys() != keys:
             odd = sorted(write.keys() ^ keys)[0]
             raise SpecError(f"must have the keys of the first write; {odd!r} is in one alone", file=f"{file}:{row}")
-    return names, [[write[name] for write in writes] for name in names]
+    columns = []
+    for name in names:
+        columns.append([write[name] for write in writes])
+    return names, columns
 
 
 def _read_parquet(path: str | os.PathLike[str]) -> Read:

@@ -288,4 +288,7 @@ def _range_problem(field: str, number: int, low: int, high: int) -> str:
 
 
 def _columns(chunks: Sequence[WriteColumns]) -> list[list[npt.NDArray[np.integer]]]:
-    return [[chunk[i] for chunk in chunks] for i in range(len(_TYPES))]
+    columns: list[list[npt.NDArray[np.integer]]] = []
+    for i in range(len(_TYPES)):
+        columns.append([chunk[i] for chunk in chunks])
+    return columns

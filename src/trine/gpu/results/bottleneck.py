@@ -127,7 +127,9 @@ def _memory(result: ResourceUses, share: float, quiet: str) -> Bottleneck:
         return Bottleneck(what="latency", name="", share=share, sentence=sentence)
     mean_ps = sum(gpu.load_latency_ps for gpu in result.gpus) / loads
     room = run.places(result, ("memory", "issue"))
-    under_way = sum(g.load_latency_ps for g in result.gpus) / max(1, sum(g.occupied_ps for g in result.gpus))
+    latency_ps = sum(g.load_latency_ps for g in result.gpus)
+    occupied_ps = sum(g.occupied_ps for g in result.gpus)
+    under_way = latency_ps / max(1, occupied_ps)
     full = under_way >= FULL * room
     bound = "limited by requests in flight" if full else "latency bound"
     flights = f"{under_way:.1f} of at most {room:.1f} loads in flight per CU{_limit(result, room) if full else ''}"
@@ -167,7 +169,9 @@ def load_wires_ps(result: ResourceUses) -> float:
     np.add.at(weight, group, lines)
     total = int(weight.sum())
     there_and_back = [_round_trip_ps(result, *divmod(int(pair), program.num_ranks)) for pair in pairs.tolist()]
-    return sum(t * w for t, w in zip(there_and_back, weight.tolist(), strict=True)) / total if total else 0.0
+    if total:
+        return sum(t * w for t, w in zip(there_and_back, weight.tolist(), strict=True)) / total
+    return 0.0
 
 
 def _round_trip_ps(result: ResourceUses, rank: int, peer: int) -> int:

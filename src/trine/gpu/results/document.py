@@ -108,19 +108,21 @@ def cu_rows(result: ResourceUses) -> list[Row]:
     """Return one row per CU that ran a workgroup."""
     occupied, workgroups = run.occupied(result), run.workgroups_of_cus(result)
     records, time = result.records, result.time_ps
-    return [
-        {
-            "rank": int(records.ranks[gpu]),
-            "cu": cu,
-            "workgroups": int(workgroups[gpu, cu]),
-            "occupied_s": seconds(int(occupied[gpu, cu])),
-            "utilisation": int(occupied[gpu, cu]) / time if time else 0.0,
-            "wavefront_s": {
-                name: seconds(ps) for name, ps in zip(STATE_NAMES, records.state_ps[gpu, cu].tolist(), strict=True)
-            },
-        }
-        for gpu, cu in np.argwhere(workgroups > 0).tolist()
-    ]
+    rows = []
+    for gpu, cu in np.argwhere(workgroups > 0).tolist():
+        utilisation = int(occupied[gpu, cu]) / time if time else 0.0
+        states = {name: seconds(ps) for name, ps in zip(STATE_NAMES, records.state_ps[gpu, cu].tolist(), strict=True)}
+        rows.append(
+            {
+                "rank": int(records.ranks[gpu]),
+                "cu": cu,
+                "workgroups": int(workgroups[gpu, cu]),
+                "occupied_s": seconds(int(occupied[gpu, cu])),
+                "utilisation": utilisation,
+                "wavefront_s": states,
+            }
+        )
+    return rows
 
 
 def resource_columns(result: ResourceUses) -> Row:
@@ -129,10 +131,11 @@ def resource_columns(result: ResourceUses) -> Row:
     chosen = np.flatnonzero(is_present)
     time = max(1, result.time_ps)
     names, kinds = records.resources.names, records.resources.kinds
-    return {
-        "names": [names[i] for i in chosen],
-        "kinds": [kinds[i] for i in chosen],
-        "gpus": [
+    chosen_names = [names[i] for i in chosen]
+    chosen_kinds = [kinds[i] for i in chosen]
+    gpus = []
+    for gpu in range(len(records.ranks)):
+        gpus.append(
             {
                 "rank": int(records.ranks[gpu]),
                 "busy_s": [seconds(ps) for ps in records.resource_busy_ps[gpu, chosen].tolist()],
@@ -140,9 +143,8 @@ def resource_columns(result: ResourceUses) -> Row:
                 "data_messages": records.resource_data[gpu, chosen].tolist(),
                 "control_messages": records.resource_control[gpu, chosen].tolist(),
             }
-            for gpu in range(len(records.ranks))
-        ],
-    }
+        )
+    return {"names": chosen_names, "kinds": chosen_kinds, "gpus": gpus}
 
 
 def lane_rows(result: ResourceUses) -> list[Row]:
@@ -151,17 +153,19 @@ def lane_rows(result: ResourceUses) -> list[Row]:
     names = {use.link: use.name for use in result.links}
     used = resources.used_lanes(result)
     columns = (records.lane_link, records.lane_number, records.lane_busy_ps, records.lane_data, records.lane_control)
-    return [
-        {
-            "link": names[link],
-            "lane": lane,
-            "busy_s": seconds(busy),
-            "utilisation": busy / time if time else 0.0,
-            "data_messages": data,
-            "control_messages": control,
-        }
-        for link, lane, busy, data, control in zip(*(column[used].tolist() for column in columns), strict=True)
-    ]
+    rows = []
+    for link, lane, busy, data, control in zip(*(column[used].tolist() for column in columns), strict=True):
+        rows.append(
+            {
+                "link": names[link],
+                "lane": lane,
+                "busy_s": seconds(busy),
+                "utilisation": busy / time if time else 0.0,
+                "data_messages": data,
+                "control_messages": control,
+            }
+        )
+    return rows
 
 
 def _traffic_row(traffic: Traffic) -> Row:

@@ -29,11 +29,14 @@ class GpuResult(ResourceUses, Report):
     def headline(self) -> str:
         """Program, ranks, time and bandwidth."""
         program, rate = self.program, self.busbw_bytes_per_s
+        payload = f", {format_bytes(program.payload_bytes)}" if program.payload_bytes else ""
+        bandwidth = f", busbw {format_bandwidth(rate)}" if rate is not None else ""
+        ending = "" if self.finished else ", stopped"
         return (
             f"{program.name}: {format_time(self.time_ps)} on {program.num_gpus:,} x {self.model.name}"
-            + (f", {format_bytes(program.payload_bytes)}" if program.payload_bytes else "")
-            + (f", busbw {format_bandwidth(rate)}" if rate is not None else "")
-            + ("" if self.finished else ", stopped")
+            + payload
+            + bandwidth
+            + ending
         )
 
     def summary(self) -> str:

@@ -202,16 +202,24 @@ class KernelRun:
         np.maximum.at(last, gpu, ends(records.workgroup_start_ps, records.workgroup_end_ps, records.end_ps)[began])
         stands_for = np.bincount(records.gpu_of[records.gpu_of >= 0], minlength=gpus)  # -1: left out
         busy, workgroups = occupied(self), np.bincount(gpu, minlength=gpus)
-        return tuple(
-            GpuUse(
-                rank=int(records.ranks[g]), stands_for=int(stands_for[g]),
-                start_ps=int(first[g]) if last[g] >= 0 else -1, end_ps=int(last[g]),
-                state_ps=tuple(records.state_ps[g].sum(axis=0).tolist()), workgroups=int(workgroups[g]),
-                occupied_cus=int(np.count_nonzero(busy[g])), occupied_ps=int(busy[g].sum()),
-                **{name: int(getattr(records, name)[g]) for name in COUNTERS},
+        uses = []
+        for g in range(gpus):
+            start_ps = int(first[g]) if last[g] >= 0 else -1
+            counts = {name: int(getattr(records, name)[g]) for name in COUNTERS}
+            uses.append(
+                GpuUse(
+                    rank=int(records.ranks[g]),
+                    stands_for=int(stands_for[g]),
+                    start_ps=start_ps,
+                    end_ps=int(last[g]),
+                    state_ps=tuple(records.state_ps[g].sum(axis=0).tolist()),
+                    workgroups=int(workgroups[g]),
+                    occupied_cus=int(np.count_nonzero(busy[g])),
+                    occupied_ps=int(busy[g].sum()),
+                    **counts,
+                )
             )
-            for g in range(gpus)
-        )  # fmt: skip
+        return tuple(uses)
 
     @cached_property
     def operations(self) -> tuple[OperationUse, ...]:
@@ -268,7 +276,9 @@ class KernelRun:
         """Number of peers not shown, as text, and whether they were replayed or simulated; "" if all are shown."""
         count = self._num_left_out
         treatment = "replayed" if self.num_replayed else "simulated too"
-        return f"{count:,} {'peer' if count == 1 else 'peers'} {treatment}" if count else ""
+        if count:
+            return f"{count:,} {'peer' if count == 1 else 'peers'} {treatment}"
+        return ""
 
     @property
     def simulated_gpus(self) -> str:
@@ -417,7 +427,10 @@ def places(result: KernelRun, states: Collection[str] = STATE_NAMES) -> float:
     """Return the requests an occupied CU can have in flight: the lower of the limits of CU and wavefronts in states."""
     occupied_ps = sum(gpu.occupied_ps for gpu in result.gpus)
     times = state_times(result)
-    wavefronts = sum(times[state] for state in states) / occupied_ps if occupied_ps else 0.0
+    if occupied_ps:
+        wavefronts = sum(times[state] for state in states) / occupied_ps
+    else:
+        wavefronts = 0.0
     return min(float(result.model.max_outstanding), wavefronts * unroll(result))
 
 

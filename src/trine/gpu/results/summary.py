@@ -36,11 +36,10 @@ def screen(result: ResourceUses, bottleneck: Bottleneck) -> Screen:
     """Return the default view of the answer."""
     program, stopped = result.program, _stopped(result)
     size = f", {format_bytes(program.payload_bytes)}" if program.payload_bytes else ""
-    busy = [
-        (KIND_NAMES[use.kind], _percent(use.busiest_ps, result.kernel_ps), use.busiest)
-        for use in sorted(result.kinds, key=lambda use: -use.busiest_ps)
-        if use.used
-    ]
+    busy = []
+    for kind_use in sorted(result.kinds, key=lambda use: -use.busiest_ps):
+        if kind_use.used:
+            busy.append((KIND_NAMES[kind_use.kind], _percent(kind_use.busiest_ps, result.kernel_ps), kind_use.busiest))
     answer = Screen(
         question=f"{_title(result)}{size}",
         numbers=[("time", format_time(result.time_ps), "; ".join([*_rates(result), *stopped]))],
@@ -82,10 +81,12 @@ def details(result: ResourceUses, bottleneck: Bottleneck) -> str:
 
 def _title(result: ResourceUses) -> str:
     program = result.program
+    hosts = f", and the memory of {_count(program.num_hosts, 'host')}" if program.num_hosts else ""
+    left_out = f", {result.left_out}" if result.left_out else ""
     return (
         f"{program.name}: {_count(program.num_gpus, 'rank')} of {result.model.name} on {result.cluster.name}"
-        + (f", and the memory of {_count(program.num_hosts, 'host')}" if program.num_hosts else "")
-        + (f", {result.left_out}" if result.left_out else "")
+        + hosts
+        + left_out
     )
 
 
@@ -115,7 +116,8 @@ def _wavefronts(result: ResourceUses) -> list[str]:
     if not any(times.values()):
         return []
     parts = zip(times, run.percentages(list(times.values())), strict=True)
-    occupied, used = sum(gpu.occupied_ps for gpu in result.gpus), sum(gpu.occupied_cus for gpu in result.gpus)
+    occupied = sum(gpu.occupied_ps for gpu in result.gpus)
+    used = sum(gpu.occupied_cus for gpu in result.gpus)
     cus = f"{used} of {len(result.gpus) * result.model.num_cus} CUs have workgroups"
     return [
         "wavefronts  " + ", ".join(f"{name} {share}" for name, share in parts),
@@ -126,7 +128,9 @@ def _wavefronts(result: ResourceUses) -> list[str]:
 def _requests(result: ResourceUses) -> list[str]:
     gpus = result.gpus
     names = ("loads", "stores", "acquires", "releases", "polls", "packets")
-    counts = [(name, sum(getattr(gpu, name) for gpu in gpus)) for name in names]
+    counts = []
+    for name in names:
+        counts.append((name, sum(getattr(gpu, name) for gpu in gpus)))
     gpus_text = f"of {_count(len(gpus), 'GPU')}"
     lines = [f"requests {gpus_text}  " + ", ".join(f"{name} {count:,}" for name, count in counts if count)]
     lines += _flags(result)
@@ -134,13 +138,17 @@ def _requests(result: ResourceUses) -> list[str]:
     if loads:
         latency = sum(gpu.load_latency_ps for gpu in gpus) / loads
         occupied = sum(gpu.occupied_ps for gpu in gpus)
-        under_way = sum(gpu.load_latency_ps for gpu in gpus) / occupied if occupied else 0.0
+        if occupied:
+            under_way = sum(gpu.load_latency_ps for gpu in gpus) / occupied
+        else:
+            under_way = 0.0
         rate = loads / occupied * 1e6 if occupied else 0.0
         lines.append(
             f"load latency {format_time(latency)} (mean); {under_way:.1f} of at most {run.places(result):.0f} loads "
             f"in flight per occupied CU ({rate:.4g} per us)"
         )
-    hits, accesses = sum(gpu.l2_hits for gpu in gpus), sum(gpu.l2_hits + gpu.l2_misses for gpu in gpus)
+    hits = sum(gpu.l2_hits for gpu in gpus)
+    accesses = sum(gpu.l2_hits + gpu.l2_misses for gpu in gpus)
     if accesses:
         lines.append(f"L2  {accesses:,} accesses, {_percent(hits, accesses)} hit")
     return lines
@@ -151,14 +159,16 @@ def _flags(result: ResourceUses) -> list[str]:
     gpus = result.gpus
     if not result.left_out and result.model.monitor is None:
         return []
-    reads, other_reads = sum(gpu.flag_reads for gpu in gpus), sum(gpu.non_flag_reads for gpu in gpus)
+    reads = sum(gpu.flag_reads for gpu in gpus)
+    other_reads = sum(gpu.non_flag_reads for gpu in gpus)
     line = f"flag reads {reads:,}, other reads {other_reads:,}"
     if result.model.monitor is None:
         return [line]
     names = {"wakeups": "wake-ups", "spurious_wakeups": "spurious", "monitor_full": "found the monitor full"}
-    return [
-        f"{line}; " + ", ".join(f"{words} {sum(getattr(g, name) for g in gpus):,}" for name, words in names.items())
-    ]
+    counts = []
+    for name, words in names.items():
+        counts.append(f"{words} {sum(getattr(g, name) for g in gpus):,}")
+    return [f"{line}; " + ", ".join(counts)]
 
 
 def _resources(result: ResourceUses) -> list[str]:

@@ -111,7 +111,13 @@ def peer_text(peers: PeerRules, i: int) -> str:
     if not distance and not rise:
         return "own"
     text = f"rank+{distance}" if distance or not rise else "rank"
-    return text + ("" if not rise else "+wg" if rise == 1 else "-wg")
+    if not rise:
+        shift = ""
+    elif rise == 1:
+        shift = "+wg"
+    else:
+        shift = "-wg"
+    return text + shift
 
 
 def value_text(rules: NumberRules, i: int) -> str:
@@ -128,8 +134,13 @@ def terms(name: str, offset: int, rules: NumberRules, i: int, plain: bool = Fals
             scale = "" if abs(factor) == 1 else f"{_size(abs(factor), plain)} * "
             parts.append((-1 if factor < 0 else 1, scale + variable))
     if offset or not parts:
-        parts.insert(1 if name or offset < 0 else 0, (-1 if offset < 0 else 1, _size(abs(offset), plain)))
-    text = " ".join(("+ " if sign > 0 else "- ") + part for sign, part in parts)
+        place = 1 if name or offset < 0 else 0
+        sign = -1 if offset < 0 else 1
+        parts.insert(place, (sign, _size(abs(offset), plain)))
+    terms = []
+    for sign, part in parts:
+        terms.append(("+ " if sign > 0 else "- ") + part)
+    text = " ".join(terms)
     return text.removeprefix("+ ") if parts[0][0] > 0 else f"0 {text}"
 
 
@@ -148,7 +159,10 @@ def head_lines(program: GpuProgram, base: int, step: int) -> Iterator[str]:
         yield f"payload {size_text(program.payload_bytes)}"
     end = 0
     for buffer in program.buffers:
-        position = "" if buffer.base == aligned(end) else f" at {size_text(buffer.base) if buffer.base else 0}"
+        if buffer.base == aligned(end):
+            position = ""
+        else:
+            position = f" at {size_text(buffer.base) if buffer.base else 0}"
         kind = " uncached" if buffer.uncached else ""
         yield f"buffer {buffer_name(buffer)} {size_text(buffer.size_bytes)}{position}{kind}"
         end = max(end, buffer.base + buffer.size_bytes)
@@ -284,9 +298,8 @@ class _TextPrinter:
         rows, other_rows = _operands_of(program, one_range), _operands_of(program, other_range)
         of_operations = (program.op_kind, program.op_amount, program.op_unroll, program.op_label, self._counts)
         of_operands = (program.operand_role, program.operand_step, self._has_semaphore)
-        return all(np.array_equal(column[one_range], column[other_range]) for column in of_operations) and all(
-            np.array_equal(column[rows], column[other_rows]) for column in of_operands
-        )
+        are_equal = all(np.array_equal(column[one_range], column[other_range]) for column in of_operations)
+        return are_equal and all(np.array_equal(column[rows], column[other_rows]) for column in of_operands)
 
     def _title(self, kernels: _KernelRun) -> list[str]:
         program = self._program
@@ -400,7 +413,9 @@ class _TextPrinter:
     ) -> str:
         sources = self._list([i for i in rows if roles[i] in isa.READ_ROLES], roles, rule, say)
         targets = self._list([i for i in rows if roles[i] not in isa.READ_ROLES], roles, rule, say)
-        return " ".join([*([sources] if sources else []), *(["->", targets] if targets else [])])
+        source_words = [sources] if sources else []
+        target_words = ["->", targets] if targets else []
+        return " ".join([*source_words, *target_words])
 
     def _list(
         self, numbers: Sequence[int], roles: npt.NDArray[np.int8], rule: _OperandRules, say: Callable[[int], str]
@@ -412,7 +427,10 @@ class _TextPrinter:
                 rows[-1].append(i)
             else:
                 rows.append([i])
-        return ", ".join(say(group[0]) if len(group) == 1 else self._members(group, roles, rule, say) for group in rows)
+        groups = []
+        for group in rows:
+            groups.append(say(group[0]) if len(group) == 1 else self._members(group, roles, rule, say))
+        return ", ".join(groups)
 
     def _members(
         self, rows: Sequence[int], roles: npt.NDArray[np.int8], rule: _OperandRules, say: Callable[[int], str]

@@ -117,7 +117,12 @@ def _operands(line: SourceLine, role: int) -> list[OperandText]:
 
 def _members(line: SourceLine, role: int, read: Callable[[SourceLine, int], OperandText]) -> list[OperandText]:
     """Read the rows of ``multimem all:out`` or ``multimem own:out & rank+1:out``; ``add`` adds to the old content."""
-    first = isa.READ_SUM if role == isa.READ else isa.ADD_ALL if line.accept("add") else isa.WRITE_ALL
+    if role == isa.READ:
+        first = isa.READ_SUM
+    elif line.accept("add"):
+        first = isa.ADD_ALL
+    else:
+        first = isa.WRITE_ALL
     if line.peek().text == "all":
         return [replace(read(line, first), everyone=True)]
     members = [read(line, first)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from trine.common.schema import show
 from trine.errors import SpecError, nearest
@@ -107,6 +107,14 @@ class ProgramHeader:
     semaphore_step: int
     initially: tuple[InitialValues, ...]
     notes: tuple[str, ...]
+
+
+class _Counter(NamedTuple):
+    """Counter of a loop, "" if it has no name, with its first and last value."""
+
+    name: str
+    first: Expression
+    last: Expression
 
 
 @dataclass(slots=True)
@@ -300,23 +308,23 @@ class _TextReader:
             self._open_workgroups(line, Number(1))
         if len(self.loops) >= MAX_NESTED:
             raise line.fail(f"more than {MAX_NESTED} loops inside each other")
-        name, first, last = self._counted(line)
+        counter = self._counted(line)
         line.done()
-        loop = Loop(line=line, name=name, first=first, last=last, body=[])
+        loop = Loop(line=line, name=counter.name, first=counter.first, last=counter.last, body=[])
         self.bodies[-1].append(loop)
         self.bodies.append(loop.body)
         self.loops.append(line)
 
-    def _counted(self, line: SourceLine) -> tuple[str, Expression, Expression]:
+    def _counted(self, line: SourceLine) -> _Counter:
         if line.peek(1).text != "in" or line.peek(1).kind != WORD:
-            return "", Number(1), read_value(line, "how often")
+            return _Counter("", Number(1), read_value(line, "how often"))
         name = line.name("the name of a counter")
         if name in RESERVED or any(buffer.name == name for buffer in self.buffers):
             raise line.fail(f"{show(name)} means something else: give the counter another name")
         line.take()
         first = read_value(line, "the first number")
         line.expect("..", "'..' and the last number")
-        return name, first, read_value(line, "the last number")
+        return _Counter(name, first, read_value(line, "the last number"))
 
     def _close_loops(self, line: SourceLine) -> None:
         if self.loops:
@@ -334,11 +342,12 @@ class _TextReader:
         num_hosts = self.num_hosts or 0
         if (num_ranks + num_hosts) * (self.num_semaphores or 0) > MAX_SEMAPHORES:
             raise last.fail(f"the ranks have more than {MAX_SEMAPHORES} semaphores in all")
+        base = aligned(self._end()) if self.semaphore_base is None else self.semaphore_base
+        step = line_bytes if self.semaphore_step is None else self.semaphore_step
         return ProgramHeader(
             name=self.name, num_ranks=num_ranks, num_hosts=num_hosts, line_bytes=line_bytes,
-            payload_bytes=self.payload_bytes or 0, buffers=tuple(self.buffers), num_semaphores=self.num_semaphores or 0,
-            semaphore_base=aligned(self._end()) if self.semaphore_base is None else self.semaphore_base,
-            semaphore_step=line_bytes if self.semaphore_step is None else self.semaphore_step,
+            payload_bytes=self.payload_bytes or 0, buffers=tuple(self.buffers),
+            num_semaphores=self.num_semaphores or 0, semaphore_base=base, semaphore_step=step,
             initially=tuple(self.initially), notes=tuple(self.notes),
         )  # fmt: skip
 

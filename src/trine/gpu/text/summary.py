@@ -83,9 +83,9 @@ def summary_text(counts: dict[str, Any]) -> str:
     ]
     if counts["buffers"]:
         uncached = counts["uncached_buffers"]
-        sizes = ", ".join(
-            f"{name} {format_bytes(size)}{' (uncached)' if name in uncached else ''}"
-            for name, size in counts["buffers"].items()
-        )
+        buffer_texts = []
+        for name, size in counts["buffers"].items():
+            buffer_texts.append(f"{name} {format_bytes(size)}{' (uncached)' if name in uncached else ''}")
+        sizes = ", ".join(buffer_texts)
         lines.append(f"  buffers: {sizes}")
     return "\n".join([*lines, *(f"  note: {note}" for note in counts["notes"])])

@@ -20,8 +20,8 @@ SCHEDULES: Registry[PipelineSchedule] = Registry(
     {
         "gpipe": "trine.parallel.schedules.flush:GPIPE",
         "1f1b": "trine.parallel.schedules.flush:ONE_F_ONE_B",
-        "interleaved": "trine.parallel.schedules.flush:INTERLEAVED",
-        "zb-h1": "trine.parallel.schedules.flush:ZB_H1",
+        "interleaved": "trine.parallel.schedules.interleaved:INTERLEAVED",
+        "zb-h1": "trine.parallel.schedules.zero_bubble:ZB_H1",
         "dualpipe": "trine.parallel.schedules.dualpipe:DUALPIPE",
     },
 )

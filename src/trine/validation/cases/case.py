@@ -39,7 +39,11 @@ class Finding:
         """The verdict; ``agrees`` requires that the paper states all simulated parameters. None for remarks."""
         if self.holds is None:
             return None
-        return DIFFERS if not self.holds else DIRECTION if self.assumed else AGREES
+        if not self.holds:
+            return DIFFERS
+        if self.assumed:
+            return DIRECTION
+        return AGREES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,7 +120,11 @@ class CaseStudy(Report):
         return "\n".join(lines)
 
     def _table(self, columns: Sequence[int]) -> list[str]:
-        return table([self.columns[i] for i in columns], [[row[i] for i in columns] for row in self.rows])
+        heads = [self.columns[i] for i in columns]
+        shown_rows = []
+        for row in self.rows:
+            shown_rows.append([row[i] for i in columns])
+        return table(heads, shown_rows)
 
     @property
     def headline(self) -> str:
@@ -145,12 +153,10 @@ class CaseStudy(Report):
 
     def document(self) -> Row:
         """Return the study as plain data."""
-        return {
-            "study": self.name,
-            "title": self.title,
-            "settings": list(self.settings),
-            "rows": [dict(zip(self.columns, row, strict=True)) for row in self.rows],
-            "findings": [
+        rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+        findings = []
+        for f in self.findings:
+            findings.append(
                 {
                     "paper": f.paper,
                     "here": f.here,
@@ -158,8 +164,13 @@ class CaseStudy(Report):
                     "verdict": f.verdict,
                     "assumed": f.assumed,
                 }
-                for f in self.findings
-            ],
+            )
+        return {
+            "study": self.name,
+            "title": self.title,
+            "settings": list(self.settings),
+            "rows": rows,
+            "findings": findings,
             "agrees": self.agrees,
             "verdict": self.verdict,
         }
@@ -180,9 +191,16 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> list[str]:
     """Return the lines of a table with right-aligned columns."""
     sizes = [name.split()[-1] == "bytes" for name in columns]
     heads = [name.removesuffix(" bytes") for name in columns]
-    cells = [[_cell(value, size) for value, size in zip(row, sizes, strict=True)] for row in rows]
-    widths = [max(len(text) for text in column) for column in zip(heads, *cells, strict=True)]
-    return ["  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in (heads, *cells)]
+    cells = []
+    for row in rows:
+        cells.append([_cell(value, size) for value, size in zip(row, sizes, strict=True)])
+    widths = []
+    for column in zip(heads, *cells, strict=True):
+        widths.append(max(len(text) for text in column))
+    aligned_lines = []
+    for line in (heads, *cells):
+        aligned_lines.append("  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)))
+    return aligned_lines
 
 
 def _cell(value: Value, is_size: bool) -> str:
@@ -192,7 +210,11 @@ def _cell(value: Value, is_size: bool) -> str:
         return format_size(int(value))
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    if abs(value) >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}"
 
 
 def _draw(panels: Sequence[Panel]) -> Any:
@@ -211,7 +233,10 @@ def _panel(axis: Any, panel: Panel) -> None:
         axis.set_xscale("log", base=2)
         ticks = sorted({x for curve in panel.curves for x in curve.x})
         shown_ticks = ticks[:: max(1, -(-len(ticks) // 8))]
-        axis.set_xticks(shown_ticks, [format_size(int(x)) if panel.sizes else f"{x:g}" for x in shown_ticks])
+        tick_texts = []
+        for x in shown_ticks:
+            tick_texts.append(format_size(int(x)) if panel.sizes else f"{x:g}")
+        axis.set_xticks(shown_ticks, tick_texts)
         axis.xaxis.minorticks_off()
     if "y" in panel.log:
         log_scale(axis)

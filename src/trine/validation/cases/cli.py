@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from trine.cli.options import OUTPUT, Brief, Details, Json, Option, argument, studies
+from trine.cli.completions import studies
+from trine.cli.options import OUTPUT, Brief, Details, Json, Option, argument
 from trine.cli.output import drawn, show_answer, show_table, write_json
 from trine.cli.progress import ProgressLine
 

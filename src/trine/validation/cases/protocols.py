@@ -66,7 +66,8 @@ def ll_simple(links: Sequence[LinkCase] = LINKS, first: int = 256 * KIB, workgro
     """Compare formulas and simulated all-reduces of two GPUs, doubling sizes from ``first`` until Simple is faster."""
     runs = {link: _simulate(link, first, workgroups) for link in links}
     simulated = {link: row[-1][0] for link, row in runs.items()}
-    formula, plain = {x: crossover(x) for x in links}, {x: crossover(x, passes=0) for x in links}
+    formula = {x: crossover(x) for x in links}
+    plain = {x: crossover(x, passes=0) for x in links}
     equal = sum(simulated[x] == x.simple_bytes for x in links)
     largest_ratio = max(max(simulated[x] / x.simple_bytes, x.simple_bytes / simulated[x]) for x in links)
     return CaseStudy(
@@ -172,7 +173,9 @@ def _kernels_us(machine: str, first: int, last: int) -> list[tuple[int, float, f
     """Return (size, us of each of KERNELS), doubling until packets are slower than all others, or ``last``."""
     rows, size = [], first
     while size <= last:
-        times = [min(predicted_ps(each, machine, 8, size)[-1] for each in names) / 1e6 for names in KERNELS.values()]
+        times = []
+        for names in KERNELS.values():
+            times.append(min(predicted_ps(each, machine, 8, size)[-1] for each in names) / 1e6)
         tell(f"all-reduce of {format_size(size)} on 8 GPUs of {machine}: packets {times[0]:.2f} us")
         rows.append((size, times[0], times[1], times[2]))
         if max(times[1:]) < times[0]:
@@ -182,15 +185,18 @@ def _kernels_us(machine: str, first: int, last: int) -> list[tuple[int, float, f
 
 
 def _sizes(by_machine: dict[str, int]) -> str:
-    return ", ".join(f"{format_size(size) if size else 'no size'} ({name})" for name, size in by_machine.items())
+    texts = []
+    for name, size in by_machine.items():
+        texts.append(f"{format_size(size) if size else 'no size'} ({name})")
+    return ", ".join(texts)
 
 
 def _kernel_panel(machine: str, rows: Sequence[Sequence[float]]) -> Panel:
     x = tuple(row[0] for row in rows)
-    curves = tuple(
-        Curve(label=name, x=x, y=tuple(row[place] for row in rows), colour=place - 1)
-        for place, name in enumerate(KERNELS, 1)
-    )
+    kernel_curves = []
+    for place, name in enumerate(KERNELS, 1):
+        kernel_curves.append(Curve(label=name, x=x, y=tuple(row[place] for row in rows), colour=place - 1))
+    curves = tuple(kernel_curves)
     return Panel(title=f"8 GPUs of {machine}", x_label="size", y_label="time (us)", curves=curves, sizes=True, log="xy")
 
 

@@ -138,7 +138,9 @@ def cost(
     workgroups: int = 32,
 ) -> CaseStudy:
     """Measure ``sizes`` (ascending) on ``gpus``, ``larger`` on the most GPUs, folded; ``whole``: pairs unfolded too."""
-    cases = [(n, size) for n in gpus for size in sizes] + [(gpus[-1], size) for size in larger]
+    measured_sizes = [(n, size) for n in gpus for size in sizes]
+    larger_sizes = [(gpus[-1], size) for size in larger]
+    cases = measured_sizes + larger_sizes
     _gather(2, sizes[0], workgroups, "auto")  # load the compiled kernels
     runs = {case: _gather(*case, workgroups, "auto") for case in cases}
     unfolded = {case: _gather(*case, workgroups, "off") for case in whole}
@@ -217,7 +219,8 @@ def _panel(runs: dict[tuple[int, int], Measured], apart: dict[tuple[int, int], M
     for runs_of_kind, style, word in ((runs, "o-", "folded"), (apart, "s--", "unfolded")):
         for n in sorted({case[0] for case in runs_of_kind}):
             row = [run for (m, _), run in runs_of_kind.items() if m == n]
-            x, y = tuple(float(run.size_bytes) for run in row), tuple(run.wall_s for run in row)
+            x = tuple(float(run.size_bytes) for run in row)
+            y = tuple(run.wall_s for run in row)
             colour = gpus.index(n) if n in gpus else len(gpus)
             curves.append(Curve(label=f"{n} GPUs, {word}", x=x, y=y, style=style, colour=colour))
     return Panel(

@@ -68,18 +68,16 @@ def reduce_scatter(sizes: Sequence[int] = SIZES, ranks: int = 32, workgroups: in
 
 def all_gather(sizes: Sequence[int] = GATHER_SIZES, ranks: int = 16, workgroups: int = 60) -> CaseStudy:
     """Run case 2: put against get under both arbitrations; ``sizes`` ascending, the last one counts as large."""
-    runs = {
-        f"{verb}, {arbitration}": [_gather(size, ranks, workgroups, verb, arbitration) for size in sizes]
-        for arbitration in (FIFO, FAIR)
-        for verb in ("put", "get")
-    }
-    gap = {
-        arbitration: [
+    runs = {}
+    for arbitration in (FIFO, FAIR):
+        for verb in ("put", "get"):
+            runs[f"{verb}, {arbitration}"] = [_gather(size, ranks, workgroups, verb, arbitration) for size in sizes]
+    gap = {}
+    for arbitration in (FIFO, FAIR):
+        gap[arbitration] = [
             100 * (g.time_ps / p.time_ps - 1)
             for p, g in zip(runs[f"put, {arbitration}"], runs[f"get, {arbitration}"], strict=True)
         ]
-        for arbitration in (FIFO, FAIR)
-    }
     fewer = {name: _gap_with_fewer(sizes[-1], ranks, workgroups, name) for name in (FIFO, FAIR)}
     waits = {name: runs[f"get, {name}"][-1].load_ps / 1e6 for name in (FIFO, FAIR)}
     top = format_size(sizes[-1])
@@ -139,7 +137,8 @@ def _pair(put: Measured, get: Measured) -> tuple[int | float, ...]:
 def _rates(title: str, runs: dict[str, list[Measured]]) -> Panel:
     curves = []
     for number, (label, row) in enumerate(runs.items()):
-        x, y = tuple(float(run.size_bytes) for run in row), tuple(run.gb_per_s for run in row)
+        x = tuple(float(run.size_bytes) for run in row)
+        y = tuple(run.gb_per_s for run in row)
         style = "s--" if label.endswith(FAIR) else "o-"
         curves.append(Curve(label=label, x=x, y=y, style=style, colour=number % 2))
     return Panel(title=title, x_label="size", y_label=RATE, curves=tuple(curves), sizes=True, log="xy")
@@ -169,17 +168,23 @@ def unrolling(
     workgroups: int = 60,
 ) -> CaseStudy:
     """Run case 3: ``sizes`` and ``limits`` (requests of a CU in flight) ascending; at the largest limit all sizes."""
-    cases = [(size, limits[-1]) for size in sizes] + [(sizes[-1], limit) for limit in limits[:-1]]
-    rates = {case: [_with(*case, unroll, "all_to_all", ranks, workgroups) for unroll in unrolls] for case in cases}
+    by_size = [(size, limits[-1]) for size in sizes]
+    by_limit = [(sizes[-1], limit) for limit in limits[:-1]]
+    cases = by_size + by_limit
+    rates = {}
+    for case in cases:
+        rates[case] = [_with(*case, unroll, "all_to_all", ranks, workgroups) for unroll in unrolls]
     small, large = rates[sizes[0], limits[-1]], rates[sizes[-1], limits[-1]]
     spread = max(small) / min(small) - 1
     ends = (unrolls[0], unrolls[-1])
-    fewer = {
-        size: [_with(size, limits[-1], k, "all_to_all", ranks, workgroups, FEWER_WAVEFRONTS) for k in ends]
-        for size in (sizes[0], sizes[-1])
-    }
+    fewer = {}
+    for size in (sizes[0], sizes[-1]):
+        fewer[size] = [_with(size, limits[-1], k, "all_to_all", ranks, workgroups, FEWER_WAVEFRONTS) for k in ends]
     plateau = {limit: _plateau(unrolls, rates[sizes[-1], limit]) for limit in limits}
     label = {case: f"{format_size(case[0])}, limit {case[1]}" for case in cases}
+    rows = []
+    for i, unroll in enumerate(unrolls):
+        rows.append((unroll, *(rates[case][i] for case in cases)))
     return CaseStudy(
         name="unrolling",
         title=f"Case 3: all-to-all (put) on {ranks} GPUs, {workgroups} workgroups each, by loop unrolling; GB/s",
@@ -189,7 +194,7 @@ def unrolling(
             "flight of a compute unit.",
         ),
         columns=("unroll", *label.values()),
-        rows=tuple((unroll, *(rates[case][i] for case in cases)) for i, unroll in enumerate(unrolls)),
+        rows=tuple(rows),
         findings=(
             Finding(
                 paper="for large sizes bandwidth grows with unrolling",
@@ -227,15 +232,19 @@ def outstanding(
     workgroups: int = 62,
 ) -> CaseStudy:
     """Run case 4: ``sizes`` and ``limits`` ascending."""
-    rates = {(size, 0): [_with(size, k, UNROLL, "all_gather", ranks, workgroups) for k in limits] for size in sizes}
+    rates = {}
+    for size in sizes:
+        rates[(size, 0)] = [_with(size, k, UNROLL, "all_gather", ranks, workgroups) for k in limits]
     label = {case: format_size(case[0]) for case in rates}
     small, large = rates[sizes[0], 0], rates[sizes[-1], 0]
     spread, plateau = max(small) / min(small) - 1, _plateau(limits, large)
     ends = (limits[0], limits[-1])
-    fewer = {
-        size: [_with(size, k, UNROLL, "all_gather", ranks, workgroups, FEWER_WAVEFRONTS) for k in ends]
-        for size in (sizes[0], sizes[-1])
-    }
+    fewer = {}
+    for size in (sizes[0], sizes[-1]):
+        fewer[size] = [_with(size, k, UNROLL, "all_gather", ranks, workgroups, FEWER_WAVEFRONTS) for k in ends]
+    rows = []
+    for i, limit in enumerate(limits):
+        rows.append((limit, *(rates[case][i] for case in rates)))
     return CaseStudy(
         name="outstanding",
         title=f"Case 4: all-gather (put) on {ranks} GPUs, {workgroups} workgroups each, by the limit of requests of a "
@@ -246,7 +255,7 @@ def outstanding(
             "workgroups for each peer (assumed: not in the paper).",
         ),
         columns=("limit", *label.values()),
-        rows=tuple((limit, *(rates[case][i] for case in rates)) for i, limit in enumerate(limits)),
+        rows=tuple(rows),
         findings=(
             Finding(
                 paper="bandwidth saturates quickly with the limit",

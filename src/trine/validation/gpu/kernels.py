@@ -34,7 +34,7 @@ from trine.gpu.program import GpuProgram
 
 WARP = 32
 PACKET_LANES = 8
-MOST_WAVEFRONTS = 64
+MAX_WAVEFRONTS = 64
 COPIES = ("put", "get", "packets")
 #: Cycles of a load or an atomic that hits in the L2: H100 and A100 (docs/background/gpu-models.md).
 L2_CYCLES = 262
@@ -529,7 +529,7 @@ def _builder(
 ) -> CollectiveBuilder:
     """Return a builder; ``accesses``: accesses of 16 bytes in flight per lane, for lines without flags."""
     packet_warps = threads // PACKET_LANES
-    wavefronts = min(packet_warps, MOST_WAVEFRONTS) if protocol == LL else max(1, threads // WARP)
+    wavefronts = min(packet_warps, MAX_WAVEFRONTS) if protocol == LL else max(1, threads // WARP)
     options = KernelOptions(
         op="all_reduce", num_ranks=ranks, size_bytes=size_bytes, workgroups=blocks, wavefronts=wavefronts,
         protocol=protocol, unroll=max(1, packet_warps // wavefronts) if protocol == LL else 4 * accesses,

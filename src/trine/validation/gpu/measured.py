@@ -7,7 +7,6 @@ them: ``trine gpu show NAME --sources`` prints the sources of a model, and the k
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -34,47 +33,9 @@ from trine.gpu.system import kernel_tasks
 from trine.graph.assembler import csr
 from trine.results.report import Row, Table
 from trine.validation.gpu import kernels as kernels
+from trine.validation.gpu.host_clock import HostCall, host_times_ps
 from trine.validation.gpu.nccl_primitives import PRIMITIVE_PROGRAMS, primitive_time_ps
 from trine.validation.harness import Errors, UnreadRow, Validation, grouped, read_each, read_table
-
-# Times that a host measures by its own clock for a loop of kernel launches, without waiting for the GPU at the end.
-
-#: Launches in the queue; one more makes the host wait (forums.developer.nvidia.com/t/68937: about 1000).
-QUEUE_DEPTH = 1024
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HostCall:
-    """A call: ``host_ps`` on the host, ``launches`` kernels and copies put into the queue, ``gpu_ps`` on the GPU."""
-
-    host_ps: int
-    launches: int
-    gpu_ps: int
-
-
-def host_times_ps(phases: Sequence[HostCall], calls: int, depth: int = QUEUE_DEPTH) -> tuple[int, ...]:
-    """Return the host's time per call in each phase, ps: ``calls`` equal calls per phase, one phase after the other.
-
-    The host continues once its launches are in the queue. So a GPU-bound phase leaves a full queue to the next phase,
-    which pays for it: the host does not wait for the GPU between phases.
-    """
-    now_ps = gpu_ps = 0
-    queue: deque[tuple[int, int]] = deque()  # end of a queued call, its launches
-    length = 0
-    times = []
-    for call in phases:
-        begin_ps = now_ps
-        for _ in range(calls):
-            now_ps += call.host_ps
-            while queue and (queue[0][0] <= now_ps or length + call.launches > depth):
-                over_ps, launches = queue.popleft()
-                now_ps, length = max(now_ps, over_ps), length - launches
-            gpu_ps = max(gpu_ps, now_ps) + call.gpu_ps
-            queue.append((gpu_ps, call.launches))
-            length += call.launches
-        times.append((now_ps - begin_ps) // calls)
-    return tuple(times)
-
 
 FILE = PRESETS / "measured" / "fine_grained.csv"
 #: Target for the median of |error| of the judged series (issue 5 of trine).
@@ -316,13 +277,14 @@ def median_error(compared: Iterable[FineCompared]) -> float:
 
 def small_all_reduces(compared: Iterable[FineCompared], *, traced: bool = True) -> Errors | None:
     """Return errors of all-reduces up to 1 MiB on H100 and H200 (None without any); ``traced``: profiled ones too."""
-    errors = [
-        row.error
-        for row in compared
-        if any(gpu in row.point.machine for gpu in ("H100", "H200"))
-        and row.point.size_bytes <= SMALL_BYTES
-        and (traced or not row.point.stand.traced)
-    ]
+    errors = []
+    for row in compared:
+        if (
+            any(gpu in row.point.machine for gpu in ("H100", "H200"))
+            and row.point.size_bytes <= SMALL_BYTES
+            and (traced or not row.point.stand.traced)
+        ):
+            errors.append(row.error)
     return Errors.interpolated(errors) if errors else None
 
 
@@ -348,16 +310,19 @@ class KernelValidation(Validation):
 
     def document(self) -> Row:
         """Return the points with times in seconds, and the medians."""
+        median_errors = {name: median_error(points) for name, points in _by_series(self.compared).items()}
+        spreads = {
+            name: {"rows": errors.count, "median": errors.median, "p90": errors.p90, "bias": errors.bias}
+            for name, errors in _spreads(self.compared).items()
+        }
+        not_predicted = [{"series": row.source, "row": row.name, "why": row.why} for row in self.unread]
         return {
             **self.tables(),
-            "median_errors": {name: median_error(points) for name, points in _by_series(self.compared).items()},
-            "small_all_reduces": {
-                name: {"rows": errors.count, "median": errors.median, "p90": errors.p90, "bias": errors.bias}
-                for name, errors in _spreads(self.compared).items()
-            },
+            "median_errors": median_errors,
+            "small_all_reduces": spreads,
             "target": TARGET,
             "finished": self.finished,
-            "not_predicted": [{"series": row.source, "row": row.name, "why": row.why} for row in self.unread],
+            "not_predicted": not_predicted,
         }
 
     def tables(self) -> dict[str, Table]:
@@ -411,7 +376,8 @@ def _line(row: FineCompared) -> str:
 def _verdict(series: str, points: Sequence[FineCompared]) -> str:
     if not STANDS[series].judged:
         return ""
-    hits, worst = sum(abs(each.error) <= TARGET for each in points), max(points, key=lambda each: abs(each.error))
+    hits = sum(abs(each.error) <= TARGET for each in points)
+    worst = max(points, key=lambda each: abs(each.error))
     met = "met" if median_error(points) <= TARGET else "missed"
     return f"  target {TARGET:.0%}: {met} by the median, by {hits} of {len(points)} sizes; worst {worst.error:+.0%}"
 
@@ -425,7 +391,9 @@ def round_times_ps(
     The program needs one kernel per rank, and its semaphores must return to their initial values.
     """
     all_rounds, ranks = repeated(program, rounds), program.num_ranks
-    before = [[] if task < ranks else [task - ranks] for task in range(all_rounds.num_kernels)]
+    before = []
+    for task in range(all_rounds.num_kernels):
+        before.append([] if task < ranks else [task - ranks])
     ptr, idx = csr(before)
     tasks = kernel_tasks(all_rounds)
     graph = replace(

@@ -393,14 +393,16 @@ def primitive_times(protocol: str, size_bytes: int) -> tuple[PrimitiveTime, ...]
     program, model = ring.program, load_gpu_model("rtx3090")
     run = run_gpus(program, cluster, host_group(cluster, program), model, options=GpuRunOptions(fold="off")).whole()
     start = run.gpu.op_start_ps.tolist()
-    return tuple(
-        PrimitiveTime(
-            part.primitive,
-            part.num_bytes,
-            start[part.end] - start[part.begin] - sum(start[end] - start[begin] for begin, end in part.left_out),
+    primitive_times = []
+    for part in ring.stretches:
+        primitive_times.append(
+            PrimitiveTime(
+                part.primitive,
+                part.num_bytes,
+                start[part.end] - start[part.begin] - sum(start[end] - start[begin] for begin, end in part.left_out),
+            )
         )
-        for part in ring.stretches
-    )
+    return tuple(primitive_times)
 
 
 def primitive_time_ps(protocol: str, primitive: str, num_bytes: int) -> int:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from trine.common.units import format_bytes
-from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Parameter, Tensor, Workload
+from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Parameter, Tensor, Workload
 from trine.workload.analysis.aten_schema import MAKERS
 from trine.workload.analysis.shape_rules import (
     RULES,
@@ -66,13 +66,19 @@ class Layouts:
 
     def _visit(self, call: RawCall) -> None:
         tensors = self._raw.tensors
-        inputs = tuple(None if i is None else self._input(i, call) for i in call.inputs)
+        inputs_in_order = []
+        for i in call.inputs:
+            inputs_in_order.append(None if i is None else self._input(i, call))
+        inputs = tuple(inputs_in_order)
         if not call.outputs:
             return
         if call.kind in MAKERS and (call.inner or not call.inputs):
             self._lay_out_new(call)
             return
-        outputs = tuple(None if i is None else tensors[i].shape for i in call.outputs)
+        output_shapes = []
+        for i in call.outputs:
+            output_shapes.append(None if i is None else tensors[i].shape)
+        outputs = tuple(output_shapes)
         operator = OperatorCall(inputs, outputs, call.values, self._batch)
         rule = RULES.get(call.kind)
         ruled = rule(operator) if rule is not None else [None] * len(outputs)
@@ -273,7 +279,10 @@ def _from_operators(
         if op.phase != BACKWARD or link is None:
             continue
         forward = raw.operators[link]
-        weights_read = [by_storage[s] for i in forward.inputs if (s := raw.tensors[i].storage) in by_storage]
+        weights_read = []
+        for i in forward.inputs:
+            if (s := raw.tensors[i].storage) in by_storage:
+                weights_read.append(by_storage[s])
         free = [i for i in op.outputs if raw.tensors[i].storage in accumulated or not accumulated]
         for weight in weights_read:
             count = raw.tensors[weight].size_bytes
@@ -332,7 +341,9 @@ def forward_links(raw: RawTrace) -> tuple[int | None, ...]:
     """
     operators = raw.operators
     kinds = [call_kind(op.name) for op in operators]
-    storages = [frozenset(raw.tensors[i].storage for i in (*op.inputs, *op.outputs)) for op in operators]
+    storages = []
+    for op in operators:
+        storages.append(frozenset(raw.tensors[i].storage for i in (*op.inputs, *op.outputs)))
     forward: dict[str, list[int]] = {}
     for i, op in enumerate(operators):
         if op.phase == FORWARD:
@@ -375,10 +386,10 @@ def analyse(raw: RawTrace, *, batch: int | None = None) -> Workload:
         if parameter.gradient is not None:
             tensor_ids[parameter.gradient] = None
     tensors = {i: _tensor(raw, i, roles.of(raw, i), layouts.batch_dims(i)) for i in sorted(tensor_ids)}
-    operators = tuple(
-        replace(op, forward_id=None if link is None else raw.operators[link].id, layer=layer)
-        for op, link, layer in zip(raw.operators, links, layers, strict=True)
-    )
+    linked = []
+    for op, link, layer in zip(raw.operators, links, layers, strict=True):
+        linked.append(replace(op, forward_id=None if link is None else raw.operators[link].id, layer=layer))
+    operators = tuple(linked)
     return Workload(
         name=raw.name, source=raw.source, format=raw.format, gpu=raw.gpu, batch=size, operators=operators,
         tensors=tensors, parameters=parameters, missing=raw.missing,
@@ -398,22 +409,25 @@ def _tensor(raw: RawTrace, tensor: int, role: str, batch_dims: tuple[int, ...]) 
 def _layers(raw: RawTrace, links: tuple[int | None, ...]) -> list[str]:
     """Name layers: ``conv2d.3`` is the third such forward operator; backward operators take their forward's layer.
 
+    The path of the calling module goes before the name: ``layers.0.mlp.linear.5``.
     A backward operator without one (the sum of two gradients) belongs to the layer of the backward operator before it.
     """
     counts: dict[str, int] = {}
 
-    def new_layer(name: str) -> str:
-        kind = call_kind(name)
+    def new_layer(op: Operator) -> str:
+        kind = call_kind(op.name)
         counts[kind] = counts.get(kind, 0) + 1
-        return f"{kind}.{counts[kind]}"
+        return f"{op.layer}.{kind}.{counts[kind]}" if op.layer else f"{kind}.{counts[kind]}"
 
-    layers = ["optimizer" if op.phase == OPTIMIZER else "" for op in raw.operators]
+    layers = []
+    for op in raw.operators:
+        layers.append("optimizer" if op.phase == OPTIMIZER else "")
     for index, op in enumerate(raw.operators):
         if op.phase == FORWARD:
-            layers[index] = new_layer(op.name)
+            layers[index] = new_layer(op)
     before = ""
     for index, (op, link) in enumerate(zip(raw.operators, links, strict=True)):
         if op.phase == BACKWARD:
-            before = layers[link] if link is not None else before or new_layer(op.name)
+            before = layers[link] if link is not None else before or new_layer(op)
             layers[index] = before
     return layers

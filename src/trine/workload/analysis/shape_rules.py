@@ -34,7 +34,10 @@ def seeded(shape: Shape, dim: int, batch: int) -> Layout:
     """Return ``shape`` with the batch as the outermost factor of ``dim``, a multiple of ``batch`` in size."""
     inner = shape[dim] // batch
     marked: Dimension = ((batch, True),) if inner == 1 else ((batch, True), (inner, False))
-    return tuple(marked if i == dim else ((size, False),) for i, size in enumerate(shape))
+    marks = []
+    for i, size in enumerate(shape):
+        marks.append(marked if i == dim else ((size, False),))
+    return tuple(marks)
 
 
 def has_batch(dimension: Dimension) -> bool:
@@ -47,7 +50,10 @@ def batch_dims(layout: Layout) -> tuple[int, ...]:
 
 
 def shape_of(layout: Layout) -> Shape:
-    return tuple(math.prod(size for size, _ in dimension) for dimension in layout)
+    sizes = []
+    for dimension in layout:
+        sizes.append(math.prod(size for size, _ in dimension))
+    return tuple(sizes)
 
 
 def reshape(layout: Layout, shape: Shape) -> Layout | None:
@@ -96,11 +102,10 @@ def broadcast(layouts: Sequence[Layout], shape: Shape) -> Layout:
     result: list[Dimension] = []
     for place, size in enumerate(shape):
         from_right = len(shape) - place
-        spans = [
-            layout[-from_right]
-            for layout in layouts
-            if from_right <= len(layout) and math.prod(s for s, _ in layout[-from_right]) == size
-        ]
+        spans = []
+        for layout in layouts:
+            if from_right <= len(layout) and math.prod(s for s, _ in layout[-from_right]) == size:
+                spans.append(layout[-from_right])
         marked = [dimension for dimension in spans if has_batch(dimension)]
         result.append((marked or spans or [((size, False),)])[0])
     return tuple(result)
@@ -108,10 +113,11 @@ def broadcast(layouts: Sequence[Layout], shape: Shape) -> Layout:
 
 def head(layout: Layout, count: int, shape: Shape) -> Layout:
     """Return the first ``count`` dimensions of ``layout`` whose sizes match ``shape``, the others without batch."""
-    dimensions = [
-        layout[i] if i < min(count, len(layout)) and shape_of(layout[i : i + 1])[0] == size else ((size, False),)
-        for i, size in enumerate(shape)
-    ]
+    dimensions = []
+    for i, size in enumerate(shape):
+        dimensions.append(
+            layout[i] if i < min(count, len(layout)) and shape_of(layout[i : i + 1])[0] == size else ((size, False),)
+        )
     return tuple(dimensions)
 
 
@@ -137,7 +143,10 @@ Rule = Callable[[OperatorCall], Result]
 
 def default(call: OperatorCall) -> Result:
     """Guess layouts by shape: an equal shape, else a reshape, else elementwise, else equal leading dimensions."""
-    return [None if shape is None else _by_shape(call.present(), shape) for shape in call.outputs]
+    layouts = []
+    for shape in call.outputs:
+        layouts.append(None if shape is None else _by_shape(call.present(), shape))
+    return layouts
 
 
 def _by_shape(inputs: list[Layout], shape: Shape) -> Layout:
@@ -170,11 +179,19 @@ def reduction(call: OperatorCall) -> Result:
         layout = head(data, len(shape), shape)
     else:
         dim = call.values.get("dim")
-        dims = [dim] if isinstance(dim, int) else list(dim) if isinstance(dim, tuple | list) else []
+        if isinstance(dim, int):
+            dims = [dim]
+        elif isinstance(dim, tuple | list):
+            dims = list(dim)
+        else:
+            dims = []
         reduced = {d % len(data) for d in dims if isinstance(d, int)}
         remaining = tuple(dimension for i, dimension in enumerate(data) if i not in reduced)
         layout = remaining if reduced and shape_of(remaining) == shape else plain(shape)
-    return [layout if s == shape else None for s in call.outputs]
+    layouts = []
+    for s in call.outputs:
+        layouts.append(layout if s == shape else None)
+    return layouts
 
 
 def concatenate(call: OperatorCall) -> Result:
@@ -266,18 +283,27 @@ def copy(call: OperatorCall) -> Result:
 
 def view(call: OperatorCall) -> Result:
     data = call.inputs[0]
-    return [None if s is None or data is None else reshape(data, s) for s in call.outputs]
+    layouts = []
+    for s in call.outputs:
+        layouts.append(None if s is None or data is None else reshape(data, s))
+    return layouts
 
 
 def part(call: OperatorCall) -> Result:
     """Keep the batch in slices along dimensions that keep their size."""
     data = call.inputs[0]
-    return [None if s is None or data is None or len(s) != len(data) else head(data, len(s), s) for s in call.outputs]
+    layouts = []
+    for s in call.outputs:
+        layouts.append(None if s is None or data is None or len(s) != len(data) else head(data, len(s), s))
+    return layouts
 
 
 def _convolution(call: OperatorCall) -> Result:
     data = call.inputs[0]
-    return [head(data, 1, shape) if data and shape and len(shape) >= 3 else None for shape in call.outputs]
+    layouts = []
+    for shape in call.outputs:
+        layouts.append(head(data, 1, shape) if data and shape and len(shape) >= 3 else None)
+    return layouts
 
 
 def _linear(call: OperatorCall) -> Result:
@@ -311,19 +337,29 @@ def _statistics_plain(call: OperatorCall) -> Result:
 
 def _convolution_backward(call: OperatorCall) -> Result:
     data, shape = call.inputs[1] if len(call.inputs) > 1 else None, call.outputs[0]
-    first = data if data is not None and shape == shape_of(data) else (plain(shape) if shape is not None else None)
+    if data is not None and shape == shape_of(data):
+        first = data
+    elif shape is not None:
+        first = plain(shape)
+    else:
+        first = None
     return [first, *(None if s is None else plain(s) for s in call.outputs[1:])]
 
 
 def _norm(call: OperatorCall) -> Result:
     data = call.inputs[0]
-    return [None if s is None or data is None else head(data, len(s), s) for s in call.outputs]
+    layouts = []
+    for s in call.outputs:
+        layouts.append(None if s is None or data is None else head(data, len(s), s))
+    return layouts
 
 
 def _attention(call: OperatorCall) -> Result:
     query = call.inputs[0]
-    return [None if s is None or query is None else head(query, len(s) - (1 if i == 0 else 0), s)
-            for i, s in enumerate(call.outputs)]  # fmt: skip
+    layouts = []
+    for i, s in enumerate(call.outputs):
+        layouts.append(None if s is None or query is None else head(query, len(s) - (1 if i == 0 else 0), s))
+    return layouts
 
 
 def _attention_backward(call: OperatorCall) -> Result:
@@ -332,22 +368,37 @@ def _attention_backward(call: OperatorCall) -> Result:
     for i, shape in enumerate(call.outputs):
         source = call.inputs[i + 1] if i + 1 < len(call.inputs) else None
         matches = shape is not None and source is not None and shape_of(source) == shape
-        result.append(source if matches else (None if shape is None else plain(shape)))
+        if matches:
+            other = source
+        elif shape is None:
+            other = None
+        else:
+            other = plain(shape)
+        result.append(other)
     return result
 
 
 def _pool(call: OperatorCall) -> Result:
     data = call.inputs[0]
-    return [None if s is None or data is None else head(data, 2, s) for s in call.outputs]
+    layouts = []
+    for s in call.outputs:
+        layouts.append(None if s is None or data is None else head(data, 2, s))
+    return layouts
 
 
 def _loss(call: OperatorCall) -> Result:
     data = call.inputs[0]
-    return [None if s is None or data is None else (head(data, len(s), s) if s else ()) for s in call.outputs]
+    layouts = []
+    for s in call.outputs:
+        layouts.append(None if s is None or data is None else (head(data, len(s), s) if s else ()))
+    return layouts
 
 
 def _weights_only(call: OperatorCall) -> Result:
-    return [None if shape is None else plain(shape) for shape in call.outputs]
+    layouts = []
+    for shape in call.outputs:
+        layouts.append(None if shape is None else plain(shape))
+    return layouts
 
 
 def _recurrent(call: OperatorCall) -> Result:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from trine.errors import TraceError
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER
@@ -116,7 +117,11 @@ def _created(raw: RawTrace, group: list[RawCall]) -> set[int]:
     created: set[int] = set()
     for call in group:
         input_storages = {raw.tensors[i].storage for i in call.inputs if i is not None}
-        created.update(s for i in call.outputs if i is not None and (s := raw.tensors[i].storage) not in input_storages)
+        new_storages = []
+        for i in call.outputs:
+            if i is not None and (s := raw.tensors[i].storage) not in input_storages:
+                new_storages.append(s)
+        created.update(new_storages)
     return created
 
 
@@ -179,8 +184,16 @@ def _leftovers(raw: RawTrace, sources: dict[int, int], roles: Roles, batch: int 
             roles.of_storage[storage] = "buffer"  # else a constant: the 1 of num_batches_tracked += 1
 
 
-def find_batch(raw: RawTrace, roles: Roles, batch: int | None) -> tuple[int, dict[int, int], tuple[str, ...]]:
-    """Return the batch size, the batch dimension of each data tensor, and the assumptions behind them.
+class FoundBatch(NamedTuple):
+    """The batch size, the batch dimension of each data tensor, and the assumptions behind them."""
+
+    size: int
+    dims: dict[int, int]
+    assumptions: tuple[str, ...]
+
+
+def find_batch(raw: RawTrace, roles: Roles, batch: int | None) -> FoundBatch:
+    """Find the batch size, and the batch dimension of each data tensor.
 
     Raises TraceError if ``batch`` was given and no data tensor has such a dimension.
     """
@@ -188,7 +201,7 @@ def find_batch(raw: RawTrace, roles: Roles, batch: int | None) -> tuple[int, dic
     if not roles.data:
         if batch is not None:
             raise TraceError(f"batch {batch} was given, but no tensor of the trace is input data", file=raw.source)
-        return 1, {}, ("no input data was found: the batch counts as 1 and nothing scales with it",)
+        return FoundBatch(1, {}, ("no input data was found: the batch counts as 1 and nothing scales with it",))
     first = raw.tensors[roles.data[0]]
     size = batch if batch is not None else first.shape[0]
     dims: dict[int, int] = {}
@@ -207,7 +220,7 @@ def find_batch(raw: RawTrace, roles: Roles, batch: int | None) -> tuple[int, dic
     for tensor in roles.guessed:
         shape = raw.tensors[tensor].shape
         assumed.append(f"a tensor of shape {list(shape)} is input data, since its dimension 0 is the batch")
-    return size, dims, tuple(assumed)
+    return FoundBatch(size, dims, tuple(assumed))
 
 
 def _batch_dim(shape: tuple[int, ...], size: int) -> int | None:

@@ -51,17 +51,22 @@ def counts_of(spec: ModelSpec) -> ModelCounts | None:
         for name, weights in model.modules().items()
     ]
     count = len(model.predicted)
-    left_out = f"{count} {'layer' if count == 1 else 'layers'} for multi-token prediction" if count else ""
+    if count:
+        left_out = f"{count} {'layer' if count == 1 else 'layers'} for multi-token prediction"
+    else:
+        left_out = ""
     is_generator = model.head or not model.towers
     has_cache = is_generator and any(getattr(mixer, "causal", True) for mixer in model.mixers())
+    cache_per_token = float(model.cache_per_token * CACHE_ITEM_BYTES) if has_cache else 0.0
+    cache_bytes = model.cache_elements(model.sequence) * CACHE_ITEM_BYTES if has_cache else 0
     return ModelCounts(
         parameters=model.num_parameters,
         active=model.num_active,
         modules=tuple(modules),
         sequence=model.sequence,
         forward_flops=model.forward_flops(model.sequence) // model.sequence,
-        kv_bytes_per_token=float(model.cache_per_token * CACHE_ITEM_BYTES) if has_cache else 0.0,
-        kv_bytes=model.cache_elements(model.sequence) * CACHE_ITEM_BYTES if has_cache else 0,
+        kv_bytes_per_token=cache_per_token,
+        kv_bytes=cache_bytes,
         left_out=left_out,
     )
 

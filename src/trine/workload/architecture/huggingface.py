@@ -91,7 +91,12 @@ def is_config(path: Path) -> bool:
 def load_config(path: str | Path) -> Architecture:
     """Return the architecture of a config.json, or of a folder with one; see :func:`architecture_of`."""
     path = Path(path)
-    folder = path if path.is_dir() else path.parent if path.name == "config.json" else path.with_suffix("")
+    if path.is_dir():
+        folder = path
+    elif path.name == "config.json":
+        folder = path.parent
+    else:
+        folder = path.with_suffix("")
     file = path / "config.json" if path.is_dir() else path
     return architecture_of(read_config(path), str(file), folder.resolve().name)
 

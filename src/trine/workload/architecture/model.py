@@ -9,14 +9,7 @@ from typing import Annotated, Literal
 
 from trine.common.schema import Field
 from trine.workload.architecture.blocks import Attention, FeedForward, Mixer, Number, Size
-from trine.workload.architecture.weights import (
-    Weight,
-    matrix,
-    num_active_elements,
-    num_elements,
-    product_flops,
-    vector,
-)
+from trine.workload.architecture.weights import Weight, matrix, num_active_elements, num_elements, product_flops, vector
 
 #: Layers of a model; more are probably a mistake.
 MAX_LAYERS = 10_000
@@ -57,7 +50,9 @@ class Layer:
         if self.parallel and (self.cross is not None or self.beside is not None or self.streams > 1):
             raise ValueError("parallel excludes cross, beside and more than one of streams")
         further = 0 if self.beside is None else BESIDE_NORMS
-        allowed = (1, 2) if self.parallel else tuple(each * self.num_blocks + further for each in range(3))
+        allowed = [each * self.num_blocks + further for each in range(3)]
+        if self.parallel:
+            allowed = [1, 2]
         if self.norms not in allowed:
             raise ValueError(f"norms must be one of {', '.join(map(str, allowed))} for these blocks; got {self.norms}")
 
@@ -234,7 +229,8 @@ class Architecture:
     @property
     def cache_per_token(self) -> Fraction:
         """Elements that one more token adds beyond all windows."""
-        return sum((c.per_token for m in self.mixers() if not (c := m.cache()).window), Fraction(0))
+        unbounded = [c.per_token for m in self.mixers() if not (c := m.cache()).window]
+        return sum(unbounded, Fraction(0))
 
     @property
     def shapes(self) -> str:

@@ -115,7 +115,10 @@ def _walk(root: CallNode, table: TensorTable, top: TopCall) -> None:
 
     def enter(node: CallNode) -> None:
         table.clock += 1
-        slots = tuple(None if ref is None else table.resolve(ref, unlisted=True) for ref in _slots(node))
+        slots_in_order = []
+        for ref in _slots(node):
+            slots_in_order.append(None if ref is None else table.resolve(ref, unlisted=True))
+        slots = tuple(slots_in_order)
         stack.append((node, 0, slots, table.clock))
 
     enter(root)

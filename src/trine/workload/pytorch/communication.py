@@ -97,12 +97,12 @@ def message_bytes(args: Mapping[str, object]) -> int | None:
         shapes, types = [[n] for n in elements], [args["dtype"]] * 2
     if not isinstance(shapes, list) or not isinstance(types, list):
         return None
-    sizes = [
-        math.prod(shape) * _item_bytes(type_)
-        for shape, type_ in zip(shapes, types, strict=False)
-        if isinstance(type_, str) and isinstance(shape, list) and shape
-        if all(isinstance(n, int) and 0 <= n < _MAX_SIZE for n in shape)
-    ]
+    sizes = []
+    for shape, type_ in zip(shapes, types, strict=False):
+        if not isinstance(type_, str) or not isinstance(shape, list) or not shape:
+            continue
+        if all(isinstance(n, int) and 0 <= n < _MAX_SIZE for n in shape):
+            sizes.append(math.prod(shape) * _item_bytes(type_))
     return max((size for size in sizes if size < _MAX_SIZE), default=None)
 
 
@@ -116,15 +116,18 @@ def total(rows: Sequence[tuple[str, int | None, int]]) -> tuple[RecordedCollecti
     rows_by_name: dict[str, list[tuple[int | None, int]]] = {}
     for name, size, time in rows:
         rows_by_name.setdefault(name, []).append((size, time))
-    collectives = [
-        RecordedCollective(
-            operation=name,
-            count=len(members),
-            size_bytes=None if any(size is None for size, _ in members) else sum(size or 0 for size, _ in members),
-            time_ps=sum(time for _, time in members),
+    collectives = []
+    for name, members in rows_by_name.items():
+        is_partly_unknown = any(size is None for size, _ in members)
+        time_ps = sum(time for _, time in members)
+        collectives.append(
+            RecordedCollective(
+                operation=name,
+                count=len(members),
+                size_bytes=None if is_partly_unknown else sum(size or 0 for size, _ in members),
+                time_ps=time_ps,
+            )
         )
-        for name, members in rows_by_name.items()
-    ]
     return tuple(sorted(collectives, key=lambda row: (-row.time_ps, row.operation)))
 
 

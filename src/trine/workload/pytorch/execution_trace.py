@@ -45,7 +45,10 @@ ABSENT = TensorRef(-1, -1, 0, (0,), "none", 0)
 
 @dataclass(slots=True)
 class CallNode:
-    """One call. ``inputs`` has one entry an argument: a tensor, a list of tensors, or another value."""
+    """One call. ``inputs`` has one entry an argument: a tensor, a list of tensors, or another value.
+
+    ``module`` is the path of the module that calls, such as ``model.layers.3.mlp``; "" if unknown.
+    """
 
     id: int
     name: str
@@ -59,6 +62,7 @@ class CallNode:
     inputs: list[object]
     outputs: list[object]
     children: list[CallNode] = field(default_factory=list)
+    module: str = ""
 
     def input_tensors(self) -> list[TensorRef]:
         return list(tensors_in(self.inputs))

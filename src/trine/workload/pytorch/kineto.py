@@ -38,13 +38,18 @@ _MACHINES = (
     ("cuda_runtime", "a GPU whose kernels were not recorded"),
     ("hip_runtime", "a GPU whose kernels were not recorded"),
 )
+#: Machine of a step on tensors without memory, which has shapes and no times.
+META = "meta tensors"
 #: Largest time stamp: year 2500 in microseconds since 1970.
 _MAX_US = 17 * 10**15
 
 
 @dataclass(slots=True)
 class CpuOp:
-    """One call on the CPU. ``parent`` indexes the innermost call around it, ``kernels`` its own kernel launches."""
+    """One call on the CPU. ``parent`` indexes the innermost call around it, ``kernels`` its own kernel launches.
+
+    ``module``: the path of the calling module, "" if unknown.
+    """
 
     event: int
     name: str
@@ -55,6 +60,7 @@ class CpuOp:
     args: Mapping[str, object]
     parent: int | None = None
     kernels: list[int] = field(default_factory=list)
+    module: str = ""
 
     def number(self, name: str) -> int | None:
         value = self.args.get(name)
@@ -180,7 +186,10 @@ def read_kineto(path: Path) -> Kineto:
         if correlation is not None:
             ends[correlation] = max(kernel.end_ps, ends.get(correlation, 0))
     ops.sort(key=lambda op: (str(op.tid), op.start_ps, -op.end_ps, op.event))
-    _nest(ops, kernels, [None if c is None else launches.get(c) for c in correlations])
+    launches_of_kernels = []
+    for c in correlations:
+        launches_of_kernels.append(None if c is None else launches.get(c))
+    _nest(ops, kernels, launches_of_kernels)
     kernels.sort(key=lambda kernel: (kernel.start_ps, kernel.event))
     kineto = _of_one_device(path, document, ops, kernels, categories, calls)
     busy = [(kernel.start_ps, kernel.end_ps) for kernel in kineto.communication]
@@ -206,7 +215,8 @@ def _queue_waits(launches: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
     """Return start and length of waits in launches, from (start, end, end of the kernels) of each launch."""
     if not launches:
         return []
-    starts, ends = sorted(each[0] for each in launches), sorted(each[2] for each in launches)
+    starts = sorted(each[0] for each in launches)
+    ends = sorted(each[2] for each in launches)
     usual = sorted(end - start for start, end, _ in launches)[len(launches) // 2]
     return [
         (start, end - start - usual)
@@ -259,8 +269,9 @@ def _of_one_device(
     """
     counts = Counter(kernel.device for kernel in kernels)
     device = max(sorted(counts), key=lambda d: counts[d], default=0)
+    parents = [op.parent for op in ops]
     is_communicating = from_parents(
-        [op.parent for op in ops], False, lambda i, above: above or is_layout(ops[i].name, parent_name(ops, i))
+        parents, False, lambda i, above: above or is_layout(ops[i].name, parent_name(ops, i))
     )
     computing: list[KernelEvent] = []
     communication: list[KernelEvent] = []
@@ -279,11 +290,12 @@ def _of_one_device(
     }
     gpu = _gpu_name(document, device)
     has_kernels = bool(computing or communication)
+    model = gpu if has_kernels else None
+    machine = None if has_kernels else _machine(categories, gpu)
     return Kineto(
-        path, ops, computing, gpu if has_kernels else None, len(counts), metadata, communication,
-        None if has_kernels else _machine(categories, gpu), kernel_gap_ps=_kernel_gap(computing, calls),
-        launch_call_ps=_launch_call(computing, calls), rank=_distributed(document, "rank"),
-        world_size=_distributed(document, "world_size"),
+        path, ops, computing, model, len(counts), metadata, communication, machine,
+        kernel_gap_ps=_kernel_gap(computing, calls), launch_call_ps=_launch_call(computing, calls),
+        rank=_distributed(document, "rank"), world_size=_distributed(document, "world_size"),
     )  # fmt: skip
 
 
@@ -306,7 +318,10 @@ def _gpu_name(document: dict[str, object], device: int) -> str | None:
     ROCm counts the CPUs as devices too, so kernels have other numbers than the list.
     """
     properties = document.get("deviceProperties")
-    entries = [entry for entry in properties if isinstance(entry, dict)] if isinstance(properties, list) else []
+    if isinstance(properties, list):
+        entries = [entry for entry in properties if isinstance(entry, dict)]
+    else:
+        entries = []
     named = [(entry.get("id"), str(entry["name"])) for entry in entries if isinstance(entry.get("name"), str)]
     by_number = next((name for number, name in named if number == device), None)
     names = {name for _, name in named if name.strip()}

@@ -6,6 +6,7 @@ of the optimizer. Its time is the time of its kernels; overlapping kernels count
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
@@ -26,14 +27,15 @@ from trine.graph.workload import (
     Workload,
 )
 from trine.workload.analysis.analyse import analyse
-from trine.workload.analysis.aten_schema import VIEWS
 from trine.workload.pytorch.calls import Operands, TensorTable, TopCall, TreeCall, operands, resolve_tree
 from trine.workload.pytorch.communication import is_layout
-from trine.workload.pytorch.execution_trace import CallNode, TensorRef, read_execution_trace
-from trine.workload.pytorch.kineto import Kineto, read_kineto
+from trine.workload.pytorch.execution_trace import CallNode, read_execution_trace
+from trine.workload.pytorch.kineto import META, CpuOp, Kineto, read_kineto
 from trine.workload.pytorch.kineto_alone import ASSUMED, MISSING, Guesses
+from trine.workload.pytorch.meta_storages import separate
 from trine.workload.pytorch.shard import as_metadata
 from trine.workload.pytorch.steps import OperatorRow, TracedStep, find_rows, find_step, outermost, recorded_collectives
+from trine.workload.pytorch.traffic import with_traffic
 from trine.workload.raw_trace import AUTOGRAD, RawCall, RawTrace, call_kind
 from trine.workload.readers import TraceReader
 from trine.workload.tracing.files import with_meta_beside
@@ -55,7 +57,10 @@ def join(kineto: Kineto, nodes: list[CallNode], path: Path) -> tuple[dict[int, i
 
     Raises TraceError if the names of the calls disagree, or if the two files have no part of the run in common.
     """
-    by_record = {number: i for i, op in enumerate(kineto.ops) if (number := op.number("Record function id"))}
+    by_record = {}
+    for i, op in enumerate(kineto.ops):
+        if number := op.number("Record function id"):
+            by_record[number] = i
     calls = [node for node in nodes if node.rf_id and not node.name.startswith("[pytorch|profiler|")]
     matches, method = (_by_record(kineto, nodes, by_record, path), "record function ids") if by_record else ({}, "")
     if not matches:
@@ -244,7 +249,10 @@ def find_pair(path: Path) -> dict[str, Path] | None:
     ``graph/``. If there are several candidates, trine picks the name that shares most words with the first half.
     """
     if path.is_dir():
-        halves = {kind: files for kind in (KINETO, EXECUTION_TRACE) if (files := _candidates(path, kind))}
+        halves = {}
+        for each in (KINETO, EXECUTION_TRACE):
+            if files := _candidates(path, each):
+                halves[each] = files
         if not halves.get(KINETO):
             return None
         if len(halves[KINETO]) > 1:
@@ -305,22 +313,52 @@ def _pair(kineto: Kineto, nodes: list[CallNode], trace_file: Path) -> RawTrace:
     separate(nodes)
     calls_of_nodes, method = join(kineto, nodes, trace_file)
     _adopt_tree(kineto, nodes, calls_of_nodes)
+    return _of_tree(kineto, nodes, calls_of_nodes, (f"the two files were joined by {method}",))
+
+
+def _of_tree(
+    kineto: Kineto, nodes: list[CallNode], calls_of_nodes: Mapping[int, int], assumptions: tuple[str, ...]
+) -> RawTrace:
+    """Return the trace of a step from its tree of calls, and the profiler's calls for its nodes."""
     step = find_step(kineto, set(calls_of_nodes.values()))
     rows, notes = find_rows(kineto, step)
     table = TensorTable()
     tops = {calls_of_nodes[top.node.id]: top for top in resolve_tree(nodes, table) if top.node.id in calls_of_nodes}
-    numbers = {i: [call.node.seq_id for call in top.calls] for i, top in tops.items()}
+    numbers = {}
+    for i, top in tops.items():
+        numbers[i] = [call.node.seq_id for call in top.calls]
     place = {row.call: index for index, row in enumerate(rows) if row.call is not None}
     tops_in_order = [i for i in step.tops if i in tops]
     resolved = {i: operands(tops[i], table) for i in tops_in_order if i in place}
     calls = tuple(_call(call, step.phases[i], place.get(i)) for i in tops_in_order for call in tops[i].calls)
-    accumulated = tuple(pair for i in tops_in_order if (pair := _accumulated(tops[i])) is not None)
+    pairs = []
+    for i in tops_in_order:
+        if (pair := _accumulated(tops[i])) is not None:
+            pairs.append(pair)
+    accumulated = tuple(pairs)
     links = _forward_of(kineto, step, numbers, place)
     return RawTrace(
         **_common(kineto, step), operators=_operators(kineto, step, rows, resolved, links),
         calls=calls, tensors=table.tensors, accumulated=accumulated, missing=_missing(kineto),
-        assumptions=(*step.notes, *notes, f"the two files were joined by {method}"),
+        assumptions=(*step.notes, *notes, *assumptions),
     )  # fmt: skip
+
+
+def read_calls(nodes: list[CallNode], name: str) -> RawTrace:
+    """Return the step that a tree of calls on meta tensors records; operators take no time.
+
+    nodes: numbered from 1, parents before children, each meta tensor with the storage that it has in PyTorch.
+    """
+    ops = [
+        CpuOp(
+            node.id, node.name, node.id, node.id, node.tid, node.annotation, {"Sequence number": node.seq_id},
+            None if node.parent == node.id else node.parent - 1, module=node.module,
+        )
+        for node in nodes
+    ]  # fmt: skip
+    calls_of_nodes = {node.id: index for index, node in enumerate(nodes)}
+    kineto = Kineto(Path(name), ops, [], None, 0, {}, machine=META)
+    return with_traffic(_of_tree(kineto, nodes, calls_of_nodes, ()))
 
 
 def _accumulated(top: TopCall) -> tuple[int, int] | None:
@@ -424,11 +462,16 @@ def _forward_of(
 def _operators(
     kineto: Kineto, step: TracedStep, rows: list[OperatorRow], known: Mapping[int, Operands], forward: Mapping[int, int]
 ) -> tuple[Operator, ...]:
-    return tuple(
-        _kernel_operator(kineto, row, number) if row.call is None else
-        _operator(kineto, step, row, row.call, number, known.get(row.call, _NO_OPERANDS), forward.get(row.call))
-        for number, row in enumerate(rows, 1)
-    )  # fmt: skip
+    operators = []
+    for number, row in enumerate(rows, 1):
+        operators.append(
+            _kernel_operator(kineto, row, number)
+            if row.call is None
+            else _operator(
+                kineto, step, row, row.call, number, known.get(row.call, _NO_OPERANDS), forward.get(row.call)
+            )
+        )
+    return tuple(operators)
 
 
 def _kernel_operator(kineto: Kineto, row: OperatorRow, number: int) -> Operator:
@@ -443,13 +486,18 @@ def _operator(
     op = kineto.ops[call]
     launched = bool(kineto.kernels)
     begin, end = kineto.awake_ps(op.start_ps), kineto.awake_ps(op.end_ps)
+    if launched:
+        gpu_time_ps = sum(kineto.kernels[k].busy_ps for k in row.kernels)
+    else:
+        gpu_time_ps = op.end_ps - op.start_ps
+    forward_id = None if forward is None else forward + 1
+    launch_start_ps = begin - kineto.awake_ps(step.start_ps) if launched else None
+    launch_duration_ps = end - begin if launched else None
+    kernel_times_ps = tuple(kineto.kernels[k].end_ps - kineto.kernels[k].start_ps for k in row.kernels)
     return Operator(
-        id=number, name=op.name, phase=row.phase, inputs=operands.inputs, outputs=operands.outputs,
-        gpu_time_ps=sum(kineto.kernels[k].busy_ps for k in row.kernels) if launched else op.end_ps - op.start_ps,
-        forward_id=None if forward is None else forward + 1,
-        launch_start_ps=begin - kineto.awake_ps(step.start_ps) if launched else None,
-        launch_duration_ps=end - begin if launched else None,
-        kernel_times_ps=tuple(kineto.kernels[k].end_ps - kineto.kernels[k].start_ps for k in row.kernels),
+        id=number, name=op.name, phase=row.phase, inputs=operands.inputs, outputs=operands.outputs, layer=op.module,
+        gpu_time_ps=gpu_time_ps, forward_id=forward_id, launch_start_ps=launch_start_ps,
+        launch_duration_ps=launch_duration_ps, kernel_times_ps=kernel_times_ps,
         attributes=_attributes(operands.values) if row.launches is None else
         {**_attributes(operands.values), "kernels": row.launches},
     )  # fmt: skip
@@ -463,6 +511,8 @@ def _attributes(values: Mapping[str, object]) -> dict[str, object]:
 
 def _plain(value: object) -> object:
     """Return a JSON value as an immutable one, or None if it cannot be an attribute."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
     if isinstance(value, bool | int | str):
         return value if not isinstance(value, str) or len(value) <= 200 else None
     if isinstance(value, Decimal):
@@ -482,88 +532,3 @@ def _read(files: dict[str, Path], batch: int | None) -> Workload:
 
 
 READER = TraceReader("pytorch", "a profiler (Kineto) and an execution trace, .json or .json.gz", find_pair, _read)
-
-
-# Storages for tensors on PyTorch's ``meta`` device, which has no memory: the observer gives them all one number.
-# Without addresses, trine infers shared memory from the calls. In-place outputs keep their storage. Views return the
-# storage of their first input. Every other result is new. A tensor that no call made was saved by autograd: it has the
-# storage of the tensor with its shape among the inputs and outputs of the forward call with its number.
-
-#: Calls that return a view of their first input.
-_ALIASES = VIEWS | {
-    "t", "transpose", "permute", "expand", "expand_as", "as_strided", "detach", "alias", "select", "slice", "narrow",
-    "split", "split_with_sizes", "chunk", "unbind", "movedim", "swapaxes", "view_as", "numpy_T", "lift_fresh", "unfold",
-}  # fmt: skip
-
-
-def separate(nodes: list[CallNode]) -> None:
-    """Give each meta tensor of a trace a separate storage, in place; other tensors stay. ``nodes``: all, by id."""
-    refs = [ref for node in nodes for ref in (*node.input_tensors(), *node.output_tensors())]
-    if any(ref.is_meta for ref in refs):
-        _Storages(1 + max(ref.storage for ref in refs)).walk(nodes[0])
-
-
-class _Storages:
-    """Storage of each tensor id as calls begin and end."""
-
-    def __init__(self, first: int) -> None:
-        self._next = first
-        self._storage: dict[int, int] = {}
-        self._made_at: dict[int, int] = {}  # tensor id -> when a call last made it
-        self._saved: dict[int, list[TensorRef]] = {}  # autograd's sequence number -> tensors of its forward call
-        self._clock = 0
-
-    def walk(self, root: CallNode) -> None:
-        """Walk depth first without recursion; set inputs when a call begins and outputs when it ends."""
-        stack = [(root, 0, self._begin(root, -1), -1)]
-        while stack:
-            node, place, clock, sequence = stack.pop()
-            if place == len(node.children):
-                self._end(node, clock)
-                continue
-            child = node.children[place]
-            number = child.seq_id if child.seq_id >= 0 else sequence
-            stack += [(node, place + 1, clock, sequence), (child, 0, self._begin(child, number), number)]
-
-    def _begin(self, node: CallNode, sequence: int) -> int:
-        self._clock += 1
-        node.inputs = _mapped(node.inputs, lambda ref: self._as_input(ref, sequence))
-        return self._clock
-
-    def _as_input(self, ref: TensorRef, sequence: int) -> TensorRef:
-        if ref.id not in self._storage:
-            candidates = self._saved.get(sequence, ())
-            saved = next((each for each in candidates if (each.shape, each.dtype) == (ref.shape, ref.dtype)), None)
-            self._storage[ref.id] = self._new() if saved is None else saved.storage
-        return ref._replace(storage=self._storage[ref.id])
-
-    def _end(self, node: CallNode, begun: int) -> None:
-        inputs = [ref for ref in node.input_tensors() if ref.is_meta]
-        looks = call_kind(node.name) in _ALIASES and bool(inputs)
-
-        def output(ref: TensorRef) -> TensorRef:
-            is_inner = self._made_at.get(ref.id, -1) >= begun
-            if not is_inner and all(ref.id != each.id for each in inputs):
-                self._storage[ref.id] = inputs[0].storage if looks else self._new()
-                self._made_at[ref.id] = self._clock
-            return ref._replace(storage=self._storage.setdefault(ref.id, ref.storage))
-
-        node.outputs = _mapped(node.outputs, output)
-        if node.seq_id >= 0 and not node.name.startswith("autograd::"):
-            outputs = [ref for ref in node.output_tensors() if ref.is_meta]
-            self._saved[node.seq_id] = [*outputs, *inputs]
-
-    def _new(self) -> int:
-        self._next += 1
-        return self._next
-
-
-def _mapped(values: list[object], change: Callable[[TensorRef], TensorRef]) -> list[object]:
-    """Return the values with every meta tensor changed, including tensors in lists."""
-    mapped: list[object] = []
-    for value in values:
-        if isinstance(value, list):
-            mapped.append([change(item) if isinstance(item, TensorRef) and item.is_meta else item for item in value])
-        else:
-            mapped.append(change(value) if isinstance(value, TensorRef) and value.is_meta else value)
-    return mapped

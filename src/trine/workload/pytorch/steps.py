@@ -11,7 +11,7 @@ from trine.errors import TraceError
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, RecordedCollective
 from trine.workload.pytorch import communication
 from trine.workload.pytorch.calls import NO_KERNEL
-from trine.workload.pytorch.kineto import CpuOp, KernelEvent, Kineto, parent_name
+from trine.workload.pytorch.kineto import META, CpuOp, KernelEvent, Kineto, parent_name
 from trine.workload.raw_trace import AUTOGRAD, call_kind
 
 
@@ -59,8 +59,12 @@ def find_step(kineto: Kineto, joined: Collection[int] | None = None) -> TracedSt
     marks = [op for op in ops if op.annotation and op.name.startswith("ProfilerStep#")]
     marks.sort(key=lambda op: op.start_ps)
     notes = []
-    candidates = ops if joined is None else [ops[i] for i in joined]
-    start, end = min(op.start_ps for op in candidates), max(op.end_ps for op in candidates) + 1
+    if joined is None:
+        candidates = ops
+    else:
+        candidates = [ops[i] for i in joined]
+    start = min(op.start_ps for op in candidates)
+    end = max(op.end_ps for op in candidates) + 1
     if end > max(op.end_ps for op in ops):
         end = max([end, *(kernel.end_ps + 1 for kernel in kineto.kernels)])
     starts = [
@@ -68,7 +72,10 @@ def find_step(kineto: Kineto, joined: Collection[int] | None = None) -> TracedSt
         for i, op in enumerate(ops)
         if not op.annotation and (op.kernels or not kineto.kernels) and (joined is None or i in joined)
     ]
-    complete = [mark for mark in marks if any(mark.start_ps <= time_ps < mark.end_ps for time_ps in starts)]
+    complete = []
+    for mark in marks:
+        if any(mark.start_ps <= time_ps < mark.end_ps for time_ps in starts):
+            complete.append(mark)
     if complete:
         start, end = complete[-1].start_ps, complete[-1].end_ps
         if len(marks) > 1:
@@ -113,8 +120,11 @@ def find_rows(kineto: Kineto, step: TracedStep) -> tuple[list[OperatorRow], list
     phases = step.phases
     notes: list[str] = []
     if not kineto.kernels and not kineto.communication:
-        why = "no kernel ran on a GPU" if kineto.machine is None else f"it was recorded on {kineto.machine}"
-        notes.append(f"{why}: the recorded time of an operator is the CPU time of its outermost call")
+        if kineto.machine == META:
+            notes.append(f"it was recorded on {META}, which have shapes and no times")
+        else:
+            why = "no kernel ran on a GPU" if kineto.machine is None else f"it was recorded on {kineto.machine}"
+            notes.append(f"{why}: the recorded time of an operator is the CPU time of its outermost call")
         calls = [i for i in step.tops if not communication.is_exchange(kineto.ops[i].name)]
         launches = _launches(kineto.ops)
         return [
@@ -299,7 +309,10 @@ def _collective(
     known_names = (each for each in operations if each != communication.UNNAMED)
     sizes = (size for each in args if (size := communication.message_bytes(each)) is not None)
     time = sum(kernel.end_ps - kernel.start_ps for kernel in kernels)
-    groups = [group for each in args if isinstance(group := each.get("Group size"), int)]
+    groups = []
+    for each in args:
+        if isinstance(group := each.get("Group size"), int):
+            groups.append(group)
     return CollectiveRow(
         next(known_names, communication.UNNAMED), next(sizes, None), time or cpu_ps,
         group_size=max(groups, default=None),

@@ -21,7 +21,6 @@ from trine.workload.synthesis.transformer import (
     add_positions,
     attend,
     cross_entropy,
-    dropped,
     elementwise,
     embedding,
     linear,
@@ -29,6 +28,7 @@ from trine.workload.synthesis.transformer import (
     projected,
     residual,
 )
+from trine.workload.synthesis.unfused import dropped
 
 REPLICATED: Attributes = {"replicated": True}
 
@@ -163,7 +163,9 @@ def _cross_attention(graph: Graph, spec: EncoderDecoder, h: Tensor, memory: Tens
 def _mlp(graph: Graph, spec: EncoderDecoder, x: Tensor, name: str) -> Tensor:
     gated = spec.activation == "geglu"
     h = norm(graph, x, "rms", f"{name}.norm")
-    h = projected(graph, h, spec.ffn * (2 if gated else 1), False, f"{name}.gate_up" if gated else f"{name}.up")
+    num_products = 2 if gated else 1
+    product = f"{name}.gate_up" if gated else f"{name}.up"
+    h = projected(graph, h, spec.ffn * num_products, False, product)
     h = elementwise(graph, h, spec.ffn, "geglu" if gated else "aten::relu", f"{name}.act")
     return residual(graph, x, projected(graph, h, spec.hidden, False, f"{name}.down"), f"{name}.add")
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from functools import lru_cache
 from math import ceil, prod
 
 from trine.compute.cost import SMALL_ITEMS
-from trine.compute.kinds import family_of, is_backward, kind_of_name
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Parameter, Tensor
 from trine.software.precision import Precision
 from trine.software.profile import OperatorStyle, Software
-from trine.workload.native import ITEM_BYTES
+from trine.workload.consistency import ITEM_BYTES
 from trine.workload.synthesis.adapters import NF4, Adapters
+from trine.workload.synthesis.written_style import WrittenStyle
 
 Shape = tuple[int, ...]
 Names = Sequence[Tensor]
@@ -150,10 +149,11 @@ class Graph:
     ) -> int:  # fmt: skip
         if self.style is not None:
             attributes = {**self.style.attributes(name, "gradient_of" in attributes), **attributes}
+        input_ids = [t.id for t in inputs]
+        output_ids = [t.id for t in outputs]
         operator = Operator(
-            id=len(self.operators) + 1, name=name, phase=phase, inputs=tuple([t.id for t in inputs]),
-            outputs=tuple([t.id for t in outputs]), gpu_time_ps=0, forward_id=forward, layer=layer,
-            attributes=attributes,
+            id=len(self.operators) + 1, name=name, phase=phase, inputs=tuple(input_ids), outputs=tuple(output_ids),
+            gpu_time_ps=0, forward_id=forward, layer=layer, attributes=attributes,
         )  # fmt: skip
         self.operators.append(operator)
         self._layers[operator.id] = layer
@@ -259,80 +259,16 @@ class Graph:
 
     def parameters(self) -> tuple[Parameter, ...]:
         """Return all weights, in the order of registration."""
-        return tuple(
-            Parameter(
-                weight=weight.id,
-                size_bytes=weight.size_bytes,
-                gradient=self.gradients[weight.id].id if self.trains(weight) else None,
-                gradient_operator=self._made_by[weight.id] if self.trains(weight) else None,
+        parameters = []
+        for weight in self.weights.values():
+            gradient = self.gradients[weight.id].id if self.trains(weight) else None
+            gradient_operator = self._made_by[weight.id] if self.trains(weight) else None
+            parameters.append(
+                Parameter(
+                    weight=weight.id,
+                    size_bytes=weight.size_bytes,
+                    gradient=gradient,
+                    gradient_operator=gradient_operator,
+                )
             )
-            for weight in self.weights.values()
-        )
-
-
-# A software profile gives each operator attributes, by the family of the operator's name. ``kernels``: launches of the
-# operator. ``passes``: how many times the operator moves its bytes. ``attention_kernel``: the generation of a fused
-# attention. Attributes equal to 1 are omitted, so the output of ``software="none"`` does not change.
-
-_BY_KIND = {
-    "layer_norm": "norm", "group_norm": "norm", "batch_norm": "norm", "linear": "linear", "matmul": "product",
-    "attention": "attention", "softmax": "softmax", "loss": "loss", "embedding": "embedding", "optimizer": "optimizer",
-    "index": "router", "copy": "copy", "conv": "conv", "adaptive_pool": "pool", "avg_pool": "pool", "max_pool": "pool",
-    "reduction": "other",
-}  # fmt: skip
-#: Prefix of the names of operators that normalise and rotate the heads of queries and keys.
-HEAD_NORMS = "qk_norm"
-_BY_WORD = {"rotary": "rotary", "dropout": "dropout", "add": "residual"}
-
-
-@lru_cache(maxsize=4096)
-def family_of_operator(name: str) -> tuple[str, bool]:
-    """Return the profile's family for an operator name, and whether the operator is part of the backward pass."""
-    kind = kind_of_name(name)
-    family = _BY_KIND.get(family_of(kind))
-    if family is None:
-        words = name.rsplit("::", 1)[-1].lower().split("_")
-        family = next((family for word, family in _BY_WORD.items() if word in words), "activation")
-        family = "gated" if family == "activation" and any(word.endswith("glu") for word in words) else family
-    return family, is_backward(kind) or "backward" in name.lower()
-
-
-class WrittenStyle:
-    """Operator style of one software profile. operators: the style in its file. as_recorded: operators are eager
-    PyTorch's, each of which moves its bytes once."""
-
-    def __init__(self, operators: OperatorStyle, as_recorded: bool = False) -> None:
-        self.operators = operators
-        self._as_recorded = as_recorded
-        self._by_operator: dict[tuple[str, bool, bool, bool], dict[str, object]] = {}
-
-    def attributes(self, name: str, is_half: bool, family: str | None = None) -> dict[str, object]:
-        """Return an operator's attributes; ``is_half``: it computes one of its forward operator's two gradients."""
-        own_family, backward = family_of_operator(name)
-        family = family or own_family
-        if family == "norm" and "rms_norm" in name and "rms_norm" in self.operators.kernels:
-            family = "rms_norm"
-        key = family, backward, is_half, name.startswith(HEAD_NORMS)
-        if key not in self._by_operator:
-            self._by_operator[key] = self._attributes(family, backward, is_half)
-            if key[-1]:
-                # Add the launches and passes of head norms to the rotation that follows them
-                for field, of_family in (("kernels", self.operators.kernels), ("passes", self.operators.passes)):
-                    rotary = of_family.get("rotary", [1.0, 1.0])[backward]
-                    norms = of_family.get("head_norm", [0.0, 0.0])[backward]
-                    if norms and not (field == "passes" and self._as_recorded):
-                        self._by_operator[key][field] = rotary + norms
-        return self._by_operator[key]
-
-    def _attributes(self, family: str, backward: bool, is_half: bool) -> dict[str, object]:
-        attributes: dict[str, object] = {}
-        kernels = self.operators.kernels.get(family, [1.0, 2.0 if is_half else 1.0])[backward]
-        kernels = kernels / 2 if is_half else kernels
-        if kernels != 1:
-            attributes["kernels"] = kernels
-        passes = self.operators.passes.get(family, [1.0, 1.0])[backward]
-        if passes != 1 and not self._as_recorded:
-            attributes["passes"] = passes
-        if family == "attention":
-            attributes["attention_kernel"] = self.operators.attention_kernel
-        return attributes
+        return tuple(parameters)

@@ -53,7 +53,6 @@ from trine.workload.synthesis.transformer import (
     combine,
     cross_entropy,
     dispatch,
-    dropped,
     elementwise,
     embedding,
     linear,
@@ -63,6 +62,7 @@ from trine.workload.synthesis.transformer import (
     residual,
     top_k,
 )
+from trine.workload.synthesis.unfused import dropped
 
 #: Products that each tensor-parallel rank computes whole.
 WHOLE: Attributes = {"replicated": True}
@@ -109,11 +109,13 @@ def layered(
 
 def _check_parts(model: Architecture) -> None:
     """Raise InputError for parts of a model that have no operators."""
+    has_cross = any(layer.cross is not None for layer in model.layers)
+    has_scales = any(layer.scales for layer in model.layers)
     parts = {
         "token_types": bool(model.token_types),
         "further": bool(model.further),
-        "cross": any(layer.cross is not None for layer in model.layers),
-        "scales": any(layer.scales for layer in model.layers),
+        "cross": has_cross,
+        "scales": has_scales,
     }
     for name, is_there in parts.items():
         if is_there:

@@ -116,8 +116,10 @@ class _Traced:
         points = self._points.get(_shapes(signature))
         if not points:
             return (math.ceil(law.time_ps(amount)) if amount.flops or amount.bytes else 0), False
-        nearest_batch = min((p.batch for p in points), key=lambda b: (abs(math.log(b / batch)), b))
-        nearest_points = sorted((p for p in points if p.batch == nearest_batch), key=lambda p: p.time_ps)
+        batches = [p.batch for p in points]
+        nearest_batch = min(batches, key=lambda b: (abs(math.log(b / batch)), b))
+        points_of_batch = [p for p in points if p.batch == nearest_batch]
+        nearest_points = sorted(points_of_batch, key=lambda p: p.time_ps)
         anchor = nearest_points[(len(nearest_points) - 1) // 2]
         return anchored(law, Work(anchor.flops, anchor.bytes), anchor.time_ps, amount), True
 
@@ -199,7 +201,8 @@ class Synthesis:
                 check_whole(name, getattr(self, name), 1, _MAX[name])
         dtypes = DTYPES | CONV_DTYPES
         if self.dtype is not None and self.dtype not in dtypes:
-            hint = f"; {reason}" if (reason := not_modelled(VALUES, str(self.dtype))) else nearest(self.dtype, dtypes)
+            reason = not_modelled(VALUES, str(self.dtype))
+            hint = f"; {reason}" if reason else nearest(self.dtype, dtypes)
             if self.dtype in known_precisions():
                 hint = f": weights stay in 16 bits; give precision={self.dtype}"
             raise InputError(f"unknown dtype {self.dtype!r}{hint}", field="dtype")
@@ -304,7 +307,7 @@ def from_text(text: str, gpu: str | None = None, software: Software | str | None
     packed = pickle.dumps(recipe)
     workload = _WRITTEN.pop(packed, None) or recipe.write()
     _WRITTEN[packed] = workload  # the latest ones stay, with all that is kept about them
-    if len(_WRITTEN) > MOST_WRITTEN:
+    if len(_WRITTEN) > MAX_WRITTEN:
         del _WRITTEN[next(iter(_WRITTEN))]
     return workload
 
@@ -323,7 +326,7 @@ def usual_profile() -> Software | None:
 
 #: The latest workloads of :func:`from_text`, by pickled recipe: a sweep asks for the same few again and again.
 _WRITTEN: dict[bytes, Workload] = {}
-MOST_WRITTEN = 4
+MAX_WRITTEN = 4
 
 
 @dataclass(frozen=True)
@@ -414,11 +417,18 @@ def _variant(spec: ModelSpec, asked: Synthesis) -> ModelSpec:
     if not isinstance(spec, Transformer):
         raise InputError(f"{spec.name} is no decoder-only transformer: it has no use for {names[0]}", field=names[0])
     rows = spec.max_positions or max(asked.sequence or spec.sequence, spec.sequence)
+    tied = spec.tied_embeddings if asked.tied is None else asked.tied == "yes"
+    if asked.positions is None:
+        positions = spec.max_positions
+    elif asked.positions == "learned":
+        positions = rows
+    else:
+        positions = None
     variant = replace(
         spec,
-        tied_embeddings=spec.tied_embeddings if asked.tied is None else asked.tied == "yes",
+        tied_embeddings=tied,
         biases=asked.biases or spec.biases,  # type: ignore[arg-type]
-        max_positions=spec.max_positions if asked.positions is None else rows if asked.positions == "learned" else None,
+        max_positions=positions,
         alibi=spec.alibi and asked.positions is None,
         parameters=None,
     )
@@ -563,7 +573,8 @@ def _layered_workload(model: Architecture, options: Synthesis, software: Softwar
     if model.predicted:
         count = len(model.predicted)
         left_out.append(f"{count} {'layer' if count == 1 else 'layers'} for multi-token prediction")
-    left_out += ["attention over earlier layers"] if any(layer.reads_earlier for layer in model.layers) else []
+    reads_earlier = any(layer.reads_earlier for layer in model.layers)
+    left_out += ["attention over earlier layers"] if reads_earlier else []
     if left_out:
         assumptions.append(f"without {', '.join(left_out)}")
     if any(isinstance(mixer, LinearAttention | KimiDelta | Mamba2 | Mamba) for mixer in model.mixers()):

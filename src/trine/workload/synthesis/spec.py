@@ -185,7 +185,9 @@ class Transformer:
         norm = hidden * (2 if self.norm == "layer" else 1)
         up = 2 if self.activation == "swiglu" else 1
         attention = hidden * self.qkv + attended * hidden + (2 * self.head_size if self.qk_norm else 0)
-        attention += (self.qkv if self.biases != "none" else 0) + (hidden if biased else 0)
+        qkv = self.qkv if self.biases != "none" else 0
+        output = hidden if biased else 0
+        attention += qkv + output
         if self.experts is None:
             mlp = (up + 1) * hidden * self.ffn + (up * self.ffn + hidden if biased else 0)
         else:

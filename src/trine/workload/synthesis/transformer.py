@@ -29,6 +29,7 @@ from trine.software.profile import FixedCost, Software
 from trine.workload.synthesis.adapters import NF4, Adapters, target_of
 from trine.workload.synthesis.graph import NONE, Attributes, Graph
 from trine.workload.synthesis.spec import Experts, Transformer
+from trine.workload.synthesis.unfused import add_dropped, dropped, over_vocabulary, unfused_cross_entropy, unfused_parts
 
 
 def embedding(graph: Graph, tokens: Tensor, table: Tensor, layer: str) -> Tensor:
@@ -238,11 +239,16 @@ def attend(
 
     def backward() -> None:
         dy, gradients = graph.gradient(out), [graph.like(source) for source in sources]
-        part_gradients = [graph.view(gradients[0 if part is parts[0] else -1], part.shape) for part in parts]
+        part_gradients = []
+        for part in parts:
+            part_gradients.append(graph.view(gradients[0 if part is parts[0] else -1], part.shape))
         if bias is not None:
             part_gradients.append(graph.like(bias))
         is_joined = graph.writes.part_gradients == "joined" and len(sources) == 1 and bias is None
-        written = [graph.like(part) for part in parts] if is_joined else part_gradients
+        if is_joined:
+            written = [graph.like(part) for part in parts]
+        else:
+            written = part_gradients
         trained = [weight for weight in weights if graph.trains(weight)]
         written = [*written, *map(graph.weight_gradient, trained)]
         graph.made(graph.backward(f"aten::_{name}_backward", (dy, *read, out, sums), written, op, attributes), *trained)
@@ -287,7 +293,7 @@ def cross_entropy(graph: Graph, logits: Tensor, targets: Tensor, layer: str) -> 
         unfused_cross_entropy(graph, logits, targets, layer)
         return
     loss = graph.tensor(targets.shape, dtype="float32")
-    op = graph.forward("aten::cross_entropy_loss", (logits, targets), (loss,), layer, _over_vocabulary(graph))
+    op = graph.forward("aten::cross_entropy_loss", (logits, targets), (loss,), layer, over_vocabulary(graph))
 
     def backward() -> None:
         dlogits = graph.view(logits, logits.shape) if graph.writes.loss == "te" else graph.like(logits)
@@ -295,12 +301,6 @@ def cross_entropy(graph: Graph, logits: Tensor, targets: Tensor, layer: str) -> 
         graph.give(logits, dlogits, op)
 
     graph.on_backward(op, backward)
-
-
-def _over_vocabulary(graph: Graph) -> Attributes:
-    """Return the attributes of a loss whose vocabulary tensor parallelism may divide."""
-    sums = graph.writes.loss_all_reduces
-    return {"vocab_parallel": True} if sums == 1 else {"vocab_parallel": True, "sums": sums}
 
 
 def adam(graph: Graph, *, master: bool) -> None:
@@ -317,7 +317,12 @@ def adam(graph: Graph, *, master: bool) -> None:
         return [graph.tensor(s, role="optimizer_state", dtype=dtype, batch_dims=()) for s in sizes]
 
     splits = master and graph.writes.master == "remainder"
-    updated = [*weights, *state("int16")] if splits else state() if master else weights
+    if splits:
+        updated = [*weights, *state("int16")]
+    elif master:
+        updated = state()
+    else:
+        updated = weights
     graph.optimizer("aten::_fused_adam_", (*updated, *(graph.gradients[w.id] for w in weights), *state(), *state()))
     if master and not splits:
         graph.optimizer("aten::_foreach_copy_", (*weights, *updated))
@@ -394,7 +399,9 @@ def _attention_block(graph: Graph, spec: Transformer, x: Tensor, name: str) -> T
 def _mlp_block(graph: Graph, spec: Transformer, x: Tensor, name: str) -> Tensor:
     biased, gated = spec.biases == "all", spec.activation == "swiglu"
     h = norm(graph, x, spec.norm, f"{name}.norm")
-    h = projected(graph, h, spec.ffn * (2 if gated else 1), biased, f"{name}.gate_up" if gated else f"{name}.up")
+    num_products = 2 if gated else 1
+    product = f"{name}.gate_up" if gated else f"{name}.up"
+    h = projected(graph, h, spec.ffn * num_products, biased, product)
     h = _add_bias_kernel(graph, h, biased, f"{name}.up_bias")
     h = elementwise(graph, h, spec.ffn, "swiglu" if gated else "aten::gelu", f"{name}.act")
     h = projected(graph, h, spec.hidden, biased, f"{name}.down")
@@ -508,150 +515,7 @@ def _add(graph: Graph, cost: FixedCost) -> None:
 
 
 def _word(cost: FixedCost) -> str:
-    return "_".join("".join(c if c.isalnum() else " " for c in cost.name.lower()).split())
-
-
-# Operators of software without fusion: attention and loss through memory, dropout with stored masks.
-#
-# Attention as in Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, 2022, section 4.1:
-# scores, masked softmax, dropout, product with the values. It keeps the softmax, the mask (one byte per element) and
-# the output of dropout. Between the products, scores pass through memory (5 x runs of the forward pass + 6) times,
-# counting a mask as half: 4.5 forward (softmax 2, dropout 2.5) and 5.5 backward (dropout 2.5, softmax 3).
-
-
-def dropped(graph: Graph, x: Tensor, layer: str) -> Tensor:
-    """Apply dropout to x and keep its mask of one byte per element."""
-    out, mask = graph.like(x), graph.tensor(x.shape, dtype="uint8")
-    op = graph.forward("aten::native_dropout", (x,), (out, mask), layer)
-    return graph.gives_back(op, x, out, "native_dropout_backward", (mask,))
-
-
-def add_dropped(graph: Graph, x: Tensor, branch: Tensor, layer: str) -> Tensor:
-    """Compute x + dropout(branch) in one operator, as Megatron-LM's ``bias_dropout_add``; x gets the full gradient."""
-    out, mask = graph.like(x), graph.tensor(x.shape, dtype="uint8")
-    op = graph.forward("bias_dropout_add", (x, branch), (out, mask), layer)
-
-    def backward() -> None:
-        dy, dbranch = graph.gradient(out), graph.like(branch)
-        graph.backward("bias_dropout_add_backward", (dy, mask), (dbranch,), op)
-        graph.give(x, dy, op)
-        graph.give(branch, dbranch, op)
-
-    graph.on_backward(op, backward)
-    return out
-
-
-class _Projected:
-    """Queries, keys and values (``parts``), and the gradients of their ``sources``, which several operators write: one
-    tensor, or one of queries and one of keys and values."""
-
-    def __init__(self, graph: Graph, sources: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
-        self.graph, self.sources, self.parts = graph, sources, parts
-        self._gradients: dict[int, Tensor] = {}  # by position among the sources
-
-    def gradient(self, part: Tensor) -> Tensor | None:
-        """Return the place for the gradient of one of ``parts``; None for another tensor."""
-        if part not in self.parts:
-            return None
-        source = 0 if part == self.parts[0] else len(self.sources) - 1
-        if source not in self._gradients:
-            self._gradients[source] = self.graph.like(self.sources[source])
-        return self.graph.view(self._gradients[source], part.shape)
-
-    def give(self, op: int) -> None:
-        """Deliver the gradients once all their parts are written, the last by the backward pass of ``op``."""
-        for source, gradient in sorted(self._gradients.items()):
-            self.graph.give(self.sources[source], gradient, op)
-
-
-def unfused_parts(
-    graph: Graph, sources: Sequence[Tensor], parts: Sequence[Tensor], layer: str, bias: Tensor | None = None
-) -> Tensor:
-    """Compute attention of q (B, heads, S, size), k and v (B, kv_heads, T, size), which lie in one or two ``sources``.
-
-    bias: (1, heads, S, T), added to the scores. Fewer heads of keys and values are copied to all heads. Returns (B, S,
-    heads size).
-    """
-    projected, (q, k, v) = _Projected(graph, sources, parts), parts
-    batch, heads, length, size = q.shape
-    if k.shape[1] != heads:
-        k, v = _repeated(graph, projected, heads, layer)
-    scores = _product(graph, (q, k), (batch, heads, length, k.shape[2]), f"{layer}.scores", projected)
-    chances = _softmax(graph, scores, f"{layer}.softmax", bias)
-    if graph.writes.dropout:
-        chances = dropped(graph, chances, f"{layer}.dropout")
-    out = _product(graph, (chances, v), (batch, heads, length, size), f"{layer}.values", projected)
-    return graph.view(out, (batch, length, heads * size))
-
-
-def _repeated(graph: Graph, projected: _Projected, heads: int, layer: str) -> tuple[Tensor, Tensor]:
-    """Copy keys and values to all heads that share them."""
-    pair = projected.parts[1:]
-    batch, _, length, size = pair[0].shape
-    copies = [graph.tensor((batch, heads, length, size)) for _ in pair]
-    op = graph.forward("aten::repeat_interleave", pair, copies, f"{layer}.repeat")
-
-    def backward() -> None:
-        gradients = [graph.gradient(tensor) for tensor in copies]
-        outputs = [gradient for part in pair if (gradient := projected.gradient(part)) is not None]
-        graph.backward("repeat_interleave_backward", gradients, outputs, op)
-        projected.give(op)
-
-    graph.on_backward(op, backward)
-    return copies[0], copies[1]
-
-
-def _product(
-    graph: Graph, factors: tuple[Tensor, Tensor], shape: tuple[int, ...], layer: str, projected: _Projected
-) -> Tensor:
-    """Multiply two activations for each head; the backward operator computes both gradients."""
-    out = graph.tensor(shape)
-    op = graph.forward("aten::matmul", factors, (out,), layer)
-
-    def backward() -> None:
-        parts = [projected.gradient(factor) for factor in factors]
-        gradients = [part or graph.like(factor) for part, factor in zip(parts, factors, strict=True)]
-        graph.backward("matmul_backward", (graph.gradient(out), *factors), gradients, op)
-        for part, factor, gradient in zip(parts, factors, gradients, strict=True):
-            if part is None:
-                graph.give(factor, gradient, op)
-        if None not in parts:  # the product of the scores, the last one except for copies of keys and values
-            projected.give(op)
-
-    graph.on_backward(op, backward)
-    return out
-
-
-def _softmax(graph: Graph, scores: Tensor, layer: str, bias: Tensor | None) -> Tensor:
-    """Scale, mask (or bias) and softmax in one kernel, as in Megatron-LM; the result is kept."""
-    out = graph.like(scores)
-    op = graph.forward("scaled_masked_softmax", (scores,) if bias is None else (scores, bias), (out,), layer)
-
-    def backward() -> None:
-        dx = graph.like(scores)
-        graph.backward("scaled_masked_softmax_backward", (graph.gradient(out), out), (dx,), op)
-        if bias is not None:
-            dbias = graph.like(bias)
-            graph.backward("aten::sum", (dx,), (dbias,), op)
-            graph.give(bias, dbias, op)
-        graph.give(scores, dx, op)
-
-    graph.on_backward(op, backward)
-    return out
-
-
-def unfused_cross_entropy(graph: Graph, logits: Tensor, targets: Tensor, layer: str) -> None:
-    """Compute the loss on a float32 copy of the logits and keep its softmax; the profile's ``passes`` count passes."""
-    copy = graph.tensor(logits.shape, dtype="float32")
-    cast = graph.forward("aten::_to_copy", (logits,), (copy,), f"{layer}.copy")
-
-    graph.gives_back(cast, logits, copy, "to_copy_backward")
-    loss, chances = graph.tensor(targets.shape, dtype="float32"), graph.like(copy)
-    op = graph.forward("aten::cross_entropy_loss", (copy, targets), (loss, chances), layer, _over_vocabulary(graph))
-
-    def backward() -> None:
-        dcopy = graph.like(copy)
-        graph.backward("cross_entropy_loss_backward", (chances, targets), (dcopy,), op)
-        graph.give(copy, dcopy, op)
-
-    graph.on_backward(op, backward)
+    characters = []
+    for c in cost.name.lower():
+        characters.append(c if c.isalnum() else " ")
+    return "_".join("".join(characters).split())

@@ -35,6 +35,8 @@ KINETO_FILE = "kineto.json.gz"
 EXECUTION_TRACE_FILE = "execution_trace.json.gz"
 META_FILE = "meta.json"
 CAPTURE_FILES = (EXECUTION_TRACE_FILE, KINETO_FILE, META_FILE)
+#: The only file of a capture on the meta device, in trine's own format.
+STEP_FILE = "step.trine.json.gz"
 
 FORMAT, VERSION = "trine-capture", 1
 _Text = Annotated[str, Field(max_length=1000)]
@@ -141,7 +143,7 @@ def check_target(path: Path, *, overwrite: bool) -> None:
     if path.is_symlink() or not path.is_dir():
         raise InputError("exists and is not a directory; a capture is a directory: choose another name", file=path)
     entries = sorted(entry.name for entry in path.iterdir())
-    strangers = [name for name in entries if name not in CAPTURE_FILES]
+    strangers = [name for name in entries if name not in (*CAPTURE_FILES, STEP_FILE)]
     if strangers:
         raise InputError(f"exists and holds other files ({strangers[0]!r}): choose another name", file=path)
     if entries and not overwrite:
@@ -258,7 +260,9 @@ def _profiled_threads(kineto: Mapping[str, Any]) -> list[list[str]]:
         if event.get("cat") in _CALLS and event.get("ph") == "X" and not event["name"].startswith(_STEP_MARK):
             call = (float(event["ts"]), -float(event["dur"]), index, str(event["name"]))
             threads.setdefault(str(event.get("tid")), []).append(call)
-    sequences = [[name for *_, name in sorted(calls)] for calls in threads.values()]
+    sequences = []
+    for calls in threads.values():
+        sequences.append([name for *_, name in sorted(calls)])
     return sorted(sequences, key=lambda names: -len(names))
 
 
@@ -271,7 +275,10 @@ def _observed_threads(execution_trace: Mapping[str, Any]) -> list[list[str]]:
             values = {attribute["name"]: attribute["value"] for attribute in node["attrs"]}
         if values["rf_id"]:
             threads.setdefault(values["tid"], []).append((node["id"], node["name"]))
-    return [[name for _, name in sorted(calls)] for calls in threads.values()]
+    sequences = []
+    for calls in threads.values():
+        sequences.append([name for _, name in sorted(calls)])
+    return sequences
 
 
 def _common_start(first: list[str], second: list[str]) -> int:

@@ -9,20 +9,16 @@ because the observer slows every call; :mod:`trine.workload.tracing.files` check
 from __future__ import annotations
 
 import os
-import platform
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from trine.common._version import __version__
 from trine.common.arguments import check_whole, named_arguments
-from trine.errors import InputError, MissingExtraError, nearest
+from trine.errors import InputError, nearest
 from trine.graph.workload import Workload
 from trine.workload.tracing import files as files
 from trine.workload.tracing.files import (
@@ -33,8 +29,12 @@ from trine.workload.tracing.files import (
     check_same_work,
     write_meta,
 )
+from trine.workload.tracing.machine import describe_machine
+from trine.workload.tracing.meta_capture import MetaCapture
+from trine.workload.tracing.model_step import ModelInputs, step_of
+from trine.workload.tracing.torch_import import import_torch
 
-DEVICES = ("auto", "cuda", "cpu")
+DEVICES = ("auto", "cuda", "cpu", "meta")
 _RECORDED = 2  # one step with the observer, one with the profiler
 #: Maximum number of warm-up steps, and of timed steps.
 MAX_STEPS = 100_000
@@ -66,7 +66,7 @@ class Capture:
         self, path: str | os.PathLike[str], *, device: str = "auto", warmup: int = 3, timed: int = 5,
         name: str | None = None, overwrite: bool = False,
     ) -> None:  # fmt: skip
-        if device not in DEVICES:
+        if device not in DEVICES[:-1]:
             raise InputError(f"unknown device {device!r}{nearest(str(device), DEVICES)}", field="device")
         self.path = Path(path)
         self.device = device
@@ -93,7 +93,7 @@ class Capture:
         return self.path.with_name(f".{self.path.name}.partial-{os.getpid()}")
 
     def __enter__(self) -> Capture:
-        self._torch = _import_torch()
+        self._torch = import_torch()
         self.device = _resolve_device(self.device, self._torch)
         if self._torch.autograd._profiler_enabled():
             raise InputError("a PyTorch profiler is running already: capture outside of it")
@@ -219,43 +219,55 @@ class Capture:
 
 @named_arguments
 def capture(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None = None,
     *,
     device: str = "auto",
-    warmup: int = 3,
-    timed: int = 5,
+    warmup: int | None = None,
+    timed: int | None = None,
     name: str | None = None,
     overwrite: bool = False,
-) -> Capture:
-    """Capture the loop around the user's own training step; see :class:`Capture`."""
+) -> Capture | MetaCapture:
+    """Capture the user's own training step.
+
+    path: the directory to create; None writes nothing. device: ``cuda``, ``cpu`` or ``auto`` records the loop around
+    the step (:class:`Capture`); ``meta``, the default without a path, records one step without memory or a GPU
+    (:class:`trine.workload.tracing.meta_capture.MetaCapture`).
+    """
+    device = "meta" if path is None and device == "auto" else device
+    if device == "meta":
+        refuse_steps(warmup, timed)
+        return MetaCapture(path, name=name, overwrite=overwrite)
+    if path is None:
+        raise InputError(f"a capture on {device!r} writes files: name a directory for them", field="path")
+    warmup, timed = 3 if warmup is None else warmup, 5 if timed is None else timed
     return Capture(path, device=device, warmup=warmup, timed=timed, name=name, overwrite=overwrite)
 
 
 def capture_function(
-    function: Callable[[], object], path: str | os.PathLike[str], *, device: str = "auto", warmup: int = 3,
-    timed: int = 5, name: str | None = None, overwrite: bool = False,
+    function: Callable[[], object], path: str | os.PathLike[str], *, device: str = "auto", warmup: int | None = None,
+    timed: int | None = None, name: str | None = None, overwrite: bool = False, inputs: ModelInputs | None = None,
 ) -> Workload:  # fmt: skip
-    """Capture ``function``, which performs one step, or sets up and returns a callable for it; return the workload.
+    """Capture the step of ``function``; return the workload.
 
-    The first call of ``function`` decides between these; if it performs a step, that is one more warm-up step.
-    Parameters and errors as for :class:`Capture`; exceptions of ``function`` pass through.
+    function: it returns a step, a model, or a model and its inputs, or performs the step itself
+    (:func:`trine.workload.tracing.model_step.step_of`). Its first call decides between these; if it performs a step,
+    that is one more warm-up step. inputs: sizes for a model. Other parameters and errors as for :func:`capture`;
+    exceptions of ``function`` pass through.
     """
-    session = Capture(path, device=device, warmup=warmup, timed=timed, name=name, overwrite=overwrite)
+    session = capture(path, device=device, warmup=warmup, timed=timed, name=name, overwrite=overwrite)
     with session:
-        result = function()
-        step: Callable[[], object] = result if callable(result) else function
+        step = step_of(function, inputs, session.device)
         for _ in session:
             step()
     assert session.workload is not None  # set when the block is left without an error
     return session.workload
 
 
-def _import_torch() -> Any:
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingExtraError("capturing a trace", "capture", "torch") from error
-    return torch
+def refuse_steps(warmup: int | None, timed: int | None) -> None:
+    """Raise InputError for numbers of steps, which a capture on the meta device does not repeat."""
+    for field, value in (("warmup", warmup), ("timed", timed)):
+        if value is not None:
+            raise InputError("has no effect with device meta, which records one step", field=field)
 
 
 def _resolve_device(device: str, torch: Any) -> str:
@@ -265,89 +277,3 @@ def _resolve_device(device: str, torch: Any) -> str:
     if device == "auto":
         return "cuda" if available else "cpu"
     return device
-
-
-# Description of the machine of a capture: device, versions and the settings that change an operator's time. It omits
-# the machine's and the user's names, because a trace may be passed on.
-
-_NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
-_CPU_INFO = Path("/proc/cpuinfo")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MachineDescription:
-    """Names and values, all strings, for people and for choosing a compute model's data type."""
-
-    device_name: str
-    versions: dict[str, str]
-    host: dict[str, str]
-    settings: dict[str, str]
-
-
-def describe_machine(torch: Any, device: str) -> MachineDescription:
-    """Describe this machine; ``torch`` is the imported module, ``device`` ``cuda`` or ``cpu``."""
-    processor = _processor()
-    on_gpu = device == "cuda"
-    versions = {"trine": __version__, "torch": str(torch.__version__), "python": platform.python_version()}
-    if on_gpu:
-        versions.update(_gpu_versions(torch))
-    return MachineDescription(
-        device_name=str(torch.cuda.get_device_name()) if on_gpu else processor,
-        versions=versions,
-        host={
-            "system": f"{platform.system()} {platform.release()}",
-            "machine": platform.machine(),
-            "processor": processor,
-            "logical_processors": str(os.cpu_count()),
-            "torch_threads": str(torch.get_num_threads()),
-        },
-        settings=_settings(torch, on_gpu),
-    )
-
-
-def _gpu_versions(torch: Any) -> dict[str, str]:
-    versions = {
-        "cuda": torch.version.cuda,
-        "hip": torch.version.hip,
-        "cudnn": torch.backends.cudnn.version(),
-        "driver": _nvidia_driver(),
-    }
-    return {key: str(value) for key, value in versions.items() if value is not None}
-
-
-def _settings(torch: Any, on_gpu: bool) -> dict[str, str]:
-    settings = {
-        "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
-        "float32_matmul_precision": _setting(torch.get_float32_matmul_precision),
-    }
-    if on_gpu:
-        settings["cudnn_allow_tf32"] = _setting(lambda: torch.backends.cudnn.allow_tf32)
-        settings["cudnn_benchmark"] = str(torch.backends.cudnn.benchmark)
-        settings["cudnn_deterministic"] = str(torch.backends.cudnn.deterministic)
-    return settings
-
-
-def _setting(read: Callable[[], object]) -> str:
-    """Return one setting; PyTorch >= 2.9 raises if a program used both old and new names of the TF32 switches."""
-    try:
-        return str(read())
-    except RuntimeError:
-        return "set through both of PyTorch's interfaces"
-
-
-def _nvidia_driver() -> str | None:
-    """Return the release of NVIDIA's kernel module on Linux, such as 535.129.03."""
-    try:
-        release = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", _NVIDIA_DRIVER.read_text(errors="replace"))
-    except OSError:
-        return None
-    return release[1] if release else None
-
-
-def _processor() -> str:
-    """Return the processor's name; on Linux from a file that :mod:`platform` does not read."""
-    try:
-        name_line = re.search(r"^model name\s*:\s*(.+)$", _CPU_INFO.read_text(errors="replace"), re.MULTILINE)
-    except OSError:
-        name_line = None
-    return (name_line[1].strip() if name_line else platform.processor() or platform.machine())[:200]

@@ -223,10 +223,18 @@ def _embedding(plan: FusedPlan, target: TileTarget) -> None:
 _COMPUTE: dict[str, Callable[[FusedPlan, TileTarget], None]] = {GEMV: _gemv, GEMM: _gemm, EMBEDDING: _embedding}
 
 
-def _steps(plan: FusedPlan, depth: int) -> tuple[Int64, Int64, Int64]:
-    """Return tile, step and depth in elements for each step of each tile: int64[tiles * steps] each."""
+class _TileSteps(NamedTuple):
+    """All steps of all tiles, int64[tiles * steps] each; ``depth``: elements of the inner dimension in the step."""
+
+    tile: Int64
+    step: Int64
+    depth: Int64
+
+
+def _steps(plan: FusedPlan, depth: int) -> _TileSteps:
+    """Return the steps of each tile over the inner dimension of ``depth`` elements."""
     tile, step = (a.ravel().astype(np.int64) for a in np.mgrid[0 : len(plan.tiles.chunk), 0 : plan.steps])
-    return tile, step, np.minimum(plan.options.tile[-1], depth - step * plan.options.tile[-1])
+    return _TileSteps(tile, step, np.minimum(plan.options.tile[-1], depth - step * plan.options.tile[-1]))
 
 
 def _load_a(plan: FusedPlan, tile: Int64, order: Int64, address: Int64, rows: Int64, wide: Int64, pitch: int) -> None:
@@ -378,11 +386,13 @@ def chain_programs(first: GpuProgram, second: GpuProgram, shared_names: dict[str
     """
     first_bases = {buffer.name: buffer.base for buffer in first.buffers}
     builder = ProgramBuilder.like(first)
-    bases = [
-        first_bases[shared_names[buffer.name]] if buffer.name in shared_names
-        else builder.buffer(buffer.name, buffer.size_bytes, uncached=buffer.uncached)
-        for buffer in second.buffers
-    ]  # fmt: skip
+    bases = []
+    for buffer in second.buffers:
+        bases.append(
+            first_bases[shared_names[buffer.name]]
+            if buffer.name in shared_names
+            else builder.buffer(buffer.name, buffer.size_bytes, uncached=buffer.uncached)
+        )
     index = np.searchsorted([buffer.base for buffer in second.buffers], second.operand_address, "right") - 1
     address = (
         second.operand_address + np.array([base - b.base for base, b in zip(bases, second.buffers, strict=True)])[index]

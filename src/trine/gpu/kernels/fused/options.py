@@ -148,10 +148,12 @@ class FusedOptions:
         if algorithm is not None and algorithm not in ALGORITHMS:
             raise InputError(f"unknown algorithm {algorithm!r}{nearest(algorithm, ALGORITHMS)}", field="algorithm")
         check_whole("line_bytes", self.line_bytes, 16, 4096)
+        all_reduce_algorithm = ONESHOT if kind.compute == GEMV else TWOSHOT
+        waits = SINGLE if self.fused else JOINT
         defaults: dict[str, Any] = {
             "tile": _usual_tile(kind.compute, self.line_bytes // self.dtype_bytes),
-            "algorithm": {ALL_REDUCE: ONESHOT if kind.compute == GEMV else TWOSHOT}.get(kind.op, ""),
-            "waits": SINGLE if self.fused else JOINT,
+            "algorithm": {ALL_REDUCE: all_reduce_algorithm}.get(kind.op, ""),
+            "waits": waits,
             "flag_spacing": FLAG_SPACING,
             "macs_per_cycle": MACS_PER_CYCLE[self.dtype_bytes],
             "table_rows": TABLE_ROWS,

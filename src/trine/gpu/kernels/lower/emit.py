@@ -90,7 +90,12 @@ class Emitter:
         self._settle_conflicts(lines, (*sources, *targets))
         sources = self._one_by_one(lines, sources)
         is_sum = sum(operand.role not in isa.MEMBER_ROLES for operand in sources) > 1
-        kind = isa.REDUCE if is_sum else isa.COPY if targets else isa.LOAD
+        if is_sum:
+            kind = isa.REDUCE
+        elif targets:
+            kind = isa.COPY
+        else:
+            kind = isa.LOAD
         self._add(kind, lines, (*sources, *targets))
 
     def _one_by_one(self, lines: int, sources: Sequence[Operand]) -> Sequence[Operand]:

@@ -83,14 +83,23 @@ def block_steps(gpu: KernelGpu, block: ThreadBlock, layout: ChunkLayout, payload
                 yield LoweredStep(body, gpu, block, number, f"op {number}.{inner}", turn * unit, unit)
 
 
+class DataRange(NamedTuple):
+    """A range of a buffer in bytes of data; packets lie in PACKETS."""
+
+    buffer: str
+    start: int
+    length: int
+
+
 def data_range(
     plan: KernelPlan, layout: ChunkLayout, step: LoweredStep, operand: KernelOperand, rank: int | None = None
-) -> tuple[str, int, int]:
-    """Return buffer, start and length of an operand, in bytes of data; packets lie in PACKETS. rank: a group member."""
+) -> DataRange:
+    """Return the range of an operand. rank: a group member."""
     start, length = layout.span(step.op, operand, step.offset, step.unit)
     if operand.packet:
-        return PACKETS, start, length
-    return *in_place(plan, layout, operand.rank if rank is None else rank, operand.buffer, start), length
+        return DataRange(PACKETS, start, length)
+    owner = operand.rank if rank is None else rank
+    return DataRange(*in_place(plan, layout, owner, operand.buffer, start), length)
 
 
 def num_rounds(pipeline: KernelOp, layout: ChunkLayout, payload: int) -> int:

@@ -211,6 +211,14 @@ class FifoWiring:
     slot_lines: int
 
 
+class _FifoEnd(NamedTuple):
+    """One end of a FIFO and its next slice; ``side``: 0 at the sender, 1 at the receiver."""
+
+    fifo: Fifo
+    side: int
+    slice: Slice
+
+
 class StepLowering:
     """Converter of the steps of one thread block, which run once for each piece of the chunks."""
 
@@ -241,7 +249,7 @@ class StepLowering:
     def _slice(self, op: KernelOp, part: StepRange, start: int, length: int) -> None:
         """Wait for the data and for free slots, move the data, then signal both sides."""
         slots = self.wiring.cutting.shape.slots
-        ends: dict[int, tuple[Fifo, int, Slice]] = {}
+        ends: dict[int, _FifoEnd] = {}
         for operand in (*op.sources, *op.targets):
             if operand.buffer == FIFO:
                 ends[id(operand)] = end = self._next(op, operand)
@@ -251,32 +259,33 @@ class StepLowering:
                 if side == 0 and slice_.use - slots in fifo.uses:
                     self.emitter.acquire(Take(fifo.credit, 1))
         self._data(op, part, start, length, ends)
-        targets = [
-            (fifo.target, fifo.tail) if side == 0 else (fifo.source, fifo.credit)
-            for fifo, side, slice_ in ends.values()
-            if (side == 0 and not self.wiring.flagged) or (side == 1 and slice_.use + slots in fifo.uses)
-        ]
+        targets = []
+        for other_fifo, other_side, other_slice in ends.values():
+            if (other_side == 0 and not self.wiring.flagged) or (
+                other_side == 1 and other_slice.use + slots in other_fifo.uses
+            ):
+                targets.append(
+                    (other_fifo.target, other_fifo.tail) if other_side == 0 else (other_fifo.source, other_fifo.credit)
+                )
         if targets:
             self.emitter.settle()
             self.emitter.release(targets)
 
-    def _next(self, op: KernelOp, operand: KernelOperand) -> tuple[Fifo, int, Slice]:
+    def _next(self, op: KernelOp, operand: KernelOperand) -> _FifoEnd:
         fifo, side = self.wiring.fifos.find(self.gpu, op, operand)
         key = (fifo.source, fifo.target, fifo.channel, side)
         number = self.next_slice[key]
         self.next_slice[key] += 1
-        return fifo, side, (fifo.sent, fifo.received)[side][number]
+        return _FifoEnd(fifo, side, (fifo.sent, fifo.received)[side][number])
 
     # -- data ----------------------------------------------------------------------------------------------------
 
-    def _data(
-        self, op: KernelOp, part: StepRange, start: int, length: int, ends: dict[int, tuple[Fifo, int, Slice]]
-    ) -> None:
+    def _data(self, op: KernelOp, part: StepRange, start: int, length: int, ends: dict[int, _FifoEnd]) -> None:
         line, payload = self.wiring.addresses.line_bytes, self.wiring.addresses.payload
         step = payload if (ends and self.wiring.flagged) or length % line else line
         sides = [
             [
-                self._slot(*ends[id(operand)])
+                self._slot(ends[id(operand)])
                 if operand.buffer == FIFO
                 else self._place(operand, part, start, step, reads)
                 for operand in operands
@@ -292,13 +301,13 @@ class StepLowering:
         buffer, start_byte = in_place(plan, layout, operand.rank, operand.buffer, start_byte)
         return Operand(READ if reads else WRITE, operand.rank, addresses.base[buffer] + start_byte, step)
 
-    def _slot(self, fifo: Fifo, side: int, slice_: Slice) -> Operand:
+    def _slot(self, end: _FifoEnd) -> Operand:
         """Return a slot of the FIFO in the memory of its receiver."""
         wiring, shape = self.wiring, self.wiring.cutting.shape
-        slot = fifo.index * shape.slots + slice_.use % shape.slots
+        slot = end.fifo.index * shape.slots + end.slice.use % shape.slots
         address = wiring.addresses.base[FIFOS] + slot * shape.slot_bytes
         line = wiring.addresses.line_bytes
         if not wiring.flagged:
-            return Operand(WRITE if side == 0 else READ, fifo.target, address, line)
-        role = WRITE_FLAGGED if side == 0 else READ_FLAGGED
-        return Operand(role, fifo.target, address, line, wiring.first_flag + slot * wiring.slot_lines)
+            return Operand(WRITE if end.side == 0 else READ, end.fifo.target, address, line)
+        role = WRITE_FLAGGED if end.side == 0 else READ_FLAGGED
+        return Operand(role, end.fifo.target, address, line, wiring.first_flag + slot * wiring.slot_lines)

@@ -139,7 +139,9 @@ class BlockLowering:
 
     def _data(self, turn: Turn, step: LoweredStep, sources: list[int], targets: list[int]) -> None:
         op = step.op
-        operands = [op.sources[n] for n in sources] + [op.targets[n] for n in targets]
+        read_operands = [op.sources[n] for n in sources]
+        written_operands = [op.targets[n] for n in targets]
+        operands = read_operands + written_operands
         spans = [self.addresses.spans(step, operand) for operand in operands]
         length = self._length(step, [span for each in spans for span in each])
         if length == 0:
@@ -148,20 +150,14 @@ class BlockLowering:
         small = any(operand.packet for operand in operands) or length % line
         step_bytes = payload if small else line
         packets = self.wiring.packets
-        reads = [
-            row
-            for n, each in zip(sources, spans, strict=False)
-            for row in self._rows(
-                isa.READ_FLAGGED if (turn, n) in packets.flagged_reads else isa.READ, op.sources[n], each, step_bytes
-            )
-        ]
-        writes = [
-            row
-            for n, each in zip(targets, spans[len(sources) :], strict=True)
-            for row in self._rows(
-                isa.WRITE_FLAGGED if (turn, n) in packets.flagged_writes else isa.WRITE, op.targets[n], each, step_bytes
-            )
-        ]
+        reads = []
+        for n, each in zip(sources, spans, strict=False):
+            role = isa.READ_FLAGGED if (turn, n) in packets.flagged_reads else isa.READ
+            reads.extend(self._rows(role, op.sources[n], each, step_bytes))
+        writes = []
+        for n, each in zip(targets, spans[len(sources) :], strict=True):
+            role = isa.WRITE_FLAGGED if (turn, n) in packets.flagged_writes else isa.WRITE
+            writes.extend(self._rows(role, op.targets[n], each, step_bytes))
         self.emitter.data(length // step_bytes, reads, writes)
 
     def _length(self, step: LoweredStep, spans: list[AddressSpan]) -> int:
@@ -321,7 +317,9 @@ class _Lowering:
         """Lower every thread block of an MSCCL++ plan."""
         plan, semaphores = self.plan, self.semaphores
         steps = self._steps()
-        plan_semaphores = [[semaphores.new(gpu.rank, value) for value in gpu.semaphores] for gpu in plan.gpus]
+        plan_semaphores = []
+        for gpu in plan.gpus:
+            plan_semaphores.append([semaphores.new(gpu.rank, value) for value in gpu.semaphores])
         signals, barriers = Signals(steps, semaphores), Barriers(plan, semaphores)
         dependencies = Dependencies(steps, semaphores)
         packets = Packets(plan, self.layout, steps, semaphores)

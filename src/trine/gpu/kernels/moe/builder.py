@@ -91,7 +91,10 @@ def draw_routes(moe: MoeOptions, grid: NodeGrid, top_nodes: int) -> tuple[Routes
 
 
 def _routes(experts: Int64, rank: int, grid: NodeGrid, count: int) -> Routes:
-    return Routes(tuple(tuple((grid.distance(rank, e // count), e % count) for e in row) for row in experts.tolist()))
+    places = []
+    for row in experts.tolist():
+        places.append(tuple((grid.distance(rank, e // count), e % count) for e in row))
+    return Routes(tuple(places))
 
 
 def _experts(moe: MoeOptions, grid: NodeGrid, top_nodes: int, rank: int) -> Int64:

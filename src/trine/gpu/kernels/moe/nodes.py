@@ -86,7 +86,11 @@ class _Nodes(ChannelBuilder):
         key = rank if len(self.routes) > 1 else 0, channel, node
         if key not in self._node_tokens:
             size, routes, tokens = self.grid.locals, self.routes_of(rank), self.tokens_of(channel)
-            self._node_tokens[key] = [t for t in tokens if any(place[0] // size == node for place in routes.tokens[t])]
+            sent_tokens = []
+            for t in tokens:
+                if any(place[0] // size == node for place in routes.tokens[t]):
+                    sent_tokens.append(t)
+            self._node_tokens[key] = sent_tokens
         return self._node_tokens[key]
 
     def chunks(self, rank: int, channel: int, node: int) -> list[range]:
@@ -105,7 +109,9 @@ class _Nodes(ChannelBuilder):
         """Return the output row of a token at ``rank``; rows are ordered by owner distance, then token number."""
         key = rank if len(self.routes) > 1 else 0
         if key not in self._output_rows:
-            owners = [(d, self.grid.at(rank, d, -1) if len(self.routes) > 1 else 0) for d in range(self.num_ranks)]
+            owners = []
+            for d in range(self.num_ranks):
+                owners.append((d, self.grid.at(rank, d, -1) if len(self.routes) > 1 else 0))
             order = ((d, token) for d, owner in owners for token in self.by_rank[owner].get(d, []))
             self._output_rows[key] = {place: row for row, place in enumerate(order)}
         return self._output_rows[key][self.grid.distance(owner, rank), token]

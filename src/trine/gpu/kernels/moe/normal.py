@@ -222,7 +222,9 @@ class _NormalCombine(_Normal):
         """Sum every ``num_ranks``-th token of a channel, once all of its results have arrived."""
         self.begin(rank)
         sent_tokens = {d: self.sent_tokens(rank, d, channel) for d in range(self.num_ranks)}
-        positions = {d: {token: number for number, token in enumerate(tokens)} for d, tokens in sent_tokens.items()}
+        positions = {}
+        for d, tokens in sent_tokens.items():
+            positions[d] = {token: number for number, token in enumerate(tokens)}
         numbers = [self.chunk_flags.at(channel, distance, group) for distance in sent_tokens]
         seen_chunks, routes = SeenChunks(self, self.chunk_flags, rank, numbers), self.routes_of(rank)
         for token in self.tokens_of(channel)[group :: self.num_ranks]:

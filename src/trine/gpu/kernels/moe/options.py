@@ -52,14 +52,16 @@ class MoeOptions:
     sms: int | None = option(None, "Set the SMs of the normal kernels; half of them send [24].")
 
     def __post_init__(self) -> None:
+        top_nodes_limit = (("top_nodes", 1, MAX_EXPERTS),) if self.top_nodes is not None else ()
+        sms_limit = (("sms", 2, 1024),) if self.sms is not None else ()
         for field, low, high in (
             ("tokens", 1, MAX_TOKENS),
             ("hidden", SCALED, MAX_HIDDEN),
             ("experts", 1, MAX_EXPERTS),
             ("top_k", 1, MAX_TOP_K),
             ("seed", 0, (1 << 63) - 1),
-            *((("top_nodes", 1, MAX_EXPERTS),) if self.top_nodes is not None else ()),
-            *((("sms", 2, 1024),) if self.sms is not None else ()),
+            *top_nodes_limit,
+            *sms_limit,
         ):
             check_whole(field, getattr(self, field), low, high)
         if self.hidden % SCALED:

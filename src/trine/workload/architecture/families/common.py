@@ -87,9 +87,15 @@ def windows(config: Config, count: int) -> list[int]:
         window = 0
     kinds = config.kinds("layer_types", (FULL, SLIDING), count)
     if kinds:
-        return [window if kind == SLIDING else 0 for kind in kinds]
+        windows_of_layers = []
+        for kind in kinds:
+            windows_of_layers.append(window if kind == SLIDING else 0)
+        return windows_of_layers
     first = config.size("max_window_layers", default=0, least=0) if config.has("use_sliding_window") else 0
-    return [window if layer >= first else 0 for layer in range(count)]
+    windows_of_layers = []
+    for layer in range(count):
+        windows_of_layers.append(window if layer >= first else 0)
+    return windows_of_layers
 
 
 def gated(config: Config, **fields: Any) -> Mlp:

@@ -71,24 +71,28 @@ def gemma2(config: Config) -> Architecture:
     attends, network = attention(config, biases=biases), gated(config)
     kinds = config.kinds("layer_types", (FULL, SLIDING), count) or [SLIDING, FULL] * ceil(count / 2)
     window = config.size("sliding_window", default=4096)
-    layers = [
-        Layer(mixer=replace(attends, window=window if kind == SLIDING else 0), feed_forward=network, norms=4)
-        for kind in kinds[:count]
-    ]
+    layers = []
+    for kind in kinds[:count]:
+        layers.append(
+            Layer(mixer=replace(attends, window=window if kind == SLIDING else 0), feed_forward=network, norms=4)
+        )
     return frame(config, layers, tied_embeddings=config.flag("tie_word_embeddings", default=True))
 
 
 def gemma3(config: Config) -> Architecture:
     """Gemma 3: Gemma 2 with norms of each head's queries and keys; five of six layers in a window."""
     count, every = num_layers(config), config.size("sliding_window_pattern", default=6)
-    usual = [FULL if (i + 1) % every == 0 else SLIDING for i in range(count)]
+    usual = []
+    for i in range(count):
+        usual.append(FULL if (i + 1) % every == 0 else SLIDING)
     kinds = config.kinds("layer_types", (FULL, SLIDING), count) or usual
     window = config.size("sliding_window", default=4096)
     attends, network = attention(config, norms="heads"), gated(config)
-    layers = [
-        Layer(mixer=replace(attends, window=window if kind == SLIDING else 0), feed_forward=network, norms=4)
-        for kind in kinds
-    ]
+    layers = []
+    for kind in kinds:
+        layers.append(
+            Layer(mixer=replace(attends, window=window if kind == SLIDING else 0), feed_forward=network, norms=4)
+        )
     return frame(config, layers, tied_embeddings=config.flag("tie_word_embeddings", default=True))
 
 
@@ -114,13 +118,11 @@ def gemma4(config: Config) -> Architecture:
     if config.size("hidden_size_per_layer_input", default=0, least=0):
         config.fail("hidden_size_per_layer_input", "embeddings of each layer are not supported")
     config.ignore("vocab_size_per_layer_input")
-    layers = [
-        Layer(
-            mixer=local if kind == SLIDING else everywhere, feed_forward=network, beside=beside,
-            norms=4 if beside is None else 7,
-        )
-        for kind in kinds
-    ]  # fmt: skip
+    layers = []
+    for kind in kinds:
+        mixer = local if kind == SLIDING else everywhere
+        num_norms = 4 if beside is None else 7
+        layers.append(Layer(mixer=mixer, feed_forward=network, beside=beside, norms=num_norms))
     return frame(config, layers, tied_embeddings=config.flag("tie_word_embeddings", default=True))
 
 
@@ -138,7 +140,9 @@ def qwen_moe(config: Config) -> Architecture:
     """Qwen2 MoE and Qwen3 MoE: mixtures in all layers or in some, with a shared expert in Qwen2."""
     is_qwen2 = config.text("model_type") == "qwen2_moe"
     has_biases = config.flag("qkv_bias", "attention_bias", default=is_qwen2)
-    attends = attention(config, biases="qkv" if has_biases else "none", norms="none" if is_qwen2 else "heads")
+    biases = "qkv" if has_biases else "none"
+    norms = "none" if is_qwen2 else "heads"
+    attends = attention(config, biases=biases, norms=norms)
     count = num_layers(config)
     networks = qwen_networks(config, count)
     config.ignore("use_qk_norm")
@@ -165,7 +169,10 @@ def qwen_networks(config: Config, count: int) -> list[FeedForward]:
     has_dense = dense or step > 1
     network = gated(config) if has_dense else experts
     config.ignore("intermediate_size", "mlp_bias")
-    return [network if i in dense or (i + 1) % step else experts for i in range(count)]
+    networks = []
+    for i in range(count):
+        networks.append(network if i in dense or (i + 1) % step else experts)
+    return networks
 
 
 def gpt_oss(config: Config) -> Architecture:
@@ -196,10 +203,11 @@ def llama4(config: Config) -> Architecture:
     config.ignore("use_qk_norm")
     chunked = replace(attends, window=config.size("attention_chunk_size", default=8192))
     everywhere = replace(attends, rotary=False)
-    layers = [
-        Layer(mixer=chunked if is_chunked else everywhere, feed_forward=network if number % step else experts)
-        for number, is_chunked in enumerate(_chunked_layers(config, count), start=1)
-    ]
+    layers = []
+    for number, is_chunked in enumerate(_chunked_layers(config, count), start=1):
+        mixer = chunked if is_chunked else everywhere
+        feed_forward = network if number % step else experts
+        layers.append(Layer(mixer=mixer, feed_forward=feed_forward))
     return frame(config, layers)
 
 
@@ -249,13 +257,11 @@ def minimax_m3(config: Config) -> Architecture:
         ffn=config.size("moe_intermediate_size"),
         shared=config.size("shared_intermediate_size", default=0, least=0),
     )
-    layers = [
-        Layer(
-            mixer=replace(attends, indexer=indexer) if is_sparse[i] else attends,
-            feed_forward=experts if is_mixture[i] else network,
-        )
-        for i in range(count)
-    ]
+    layers = []
+    for i in range(count):
+        mixer = replace(attends, indexer=indexer) if is_sparse[i] else attends
+        feed_forward = experts if is_mixture[i] else network
+        layers.append(Layer(mixer=mixer, feed_forward=feed_forward))
     return frame(config, layers, predicted=predicted(config, layers[-1]))
 
 
@@ -280,10 +286,11 @@ def mimo_v2(config: Config) -> Architecture:
     network, experts = gated(config), mixture(config)
     if config.size("n_shared_experts", default=0, least=0):
         config.fail("n_shared_experts", "MiMo-V2 with shared experts is not supported")
-    layers = [
-        Layer(mixer=local if kinds[i] else everywhere, feed_forward=experts if is_mixture[i] else network)
-        for i in range(count)
-    ]
+    layers = []
+    for i in range(count):
+        mixer = local if kinds[i] else everywhere
+        feed_forward = experts if is_mixture[i] else network
+        layers.append(Layer(mixer=mixer, feed_forward=feed_forward))
     return frame(config, layers, predicted=predicted(config, layers[0]))
 
 
@@ -295,10 +302,9 @@ def step3(config: Config) -> Architecture:
     network = gated(config)
     experts = mixture(config, shared=config.size("share_expert_dim", default=0, least=0))
     config.ignore("n_shared_experts", "use_moe_router_bias")
-    layers = [
-        Layer(mixer=replace(attends, window=window), feed_forward=network if i < dense else experts)
-        for i, window in enumerate(windows(config, count))
-    ]
+    layers = []
+    for i, window in enumerate(windows(config, count)):
+        layers.append(Layer(mixer=replace(attends, window=window), feed_forward=network if i < dense else experts))
     return frame(config, layers, predicted=predicted(config, layers[0]))
 
 
@@ -342,7 +348,12 @@ def falcon(config: Config) -> Architecture:
     has_biases = config.flag("bias", default=False)
     is_multi_query = config.flag("multi_query", default=True)
     heads = config.size("num_attention_heads")
-    kv_heads = config.size("num_kv_heads", default=heads) if is_new else 1 if is_multi_query else heads
+    if is_new:
+        kv_heads = config.size("num_kv_heads", default=heads)
+    elif is_multi_query:
+        kv_heads = 1
+    else:
+        kv_heads = heads
     if heads % kv_heads:
         config.fail("num_kv_heads", f"{kv_heads} heads of keys and values do not divide {heads} heads")
     config.ignore("num_kv_heads", "alibi", "parallel_attn", "num_ln_in_parallel_attn")
@@ -428,9 +439,13 @@ def glm4_moe(config: Config) -> Architecture:
     count, dense = num_layers(config), config.size("first_k_dense_replace", default=0, least=0)
     has_biases = config.flag("attention_bias", default=False)
     has_norms = config.flag("use_qk_norm", default=False)
-    attends = attention(config, biases="qkv" if has_biases else "none", norms="heads" if has_norms else "none")
+    biases = "qkv" if has_biases else "none"
+    norms = "heads" if has_norms else "none"
+    attends = attention(config, biases=biases, norms=norms)
     ffn = config.size("moe_intermediate_size")
     network = gated(config)
     experts: Mixture = mixture(config, ffn=ffn, shared=ffn * config.size("n_shared_experts", default=0, least=0))
-    layers = [Layer(mixer=attends, feed_forward=network if i < dense else experts) for i in range(count)]
+    layers = []
+    for i in range(count):
+        layers.append(Layer(mixer=attends, feed_forward=network if i < dense else experts))
     return frame(config, layers, predicted=predicted(config, layers[-1]))

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from trine.workload.architecture.blocks import LinearAttention, Mamba, Mamba2, Mixer, Mixture, Mlp
 from trine.workload.architecture.config_keys import Config
-from trine.workload.architecture.families.common import (
-    FULL,
-    activation,
-    attention,
-    frame,
-    gated,
-    mixture,
-    num_layers,
-)
+from trine.workload.architecture.families.common import FULL, activation, attention, frame, gated, mixture, num_layers
 from trine.workload.architecture.families.decoders import predicted, qwen_networks
 from trine.workload.architecture.model import Architecture, Layer
 
@@ -21,7 +13,9 @@ def qwen3_next(config: Config) -> Architecture:
     """Qwen3-Next and Qwen3.5: a gated delta rule in three of four layers, and attention with an output gate."""
     count = num_layers(config)
     interval = config.size("full_attention_interval", default=4)
-    usual = [FULL if (i + 1) % interval == 0 else "linear_attention" for i in range(count)]
+    usual = []
+    for i in range(count):
+        usual.append(FULL if (i + 1) % interval == 0 else "linear_attention")
     kinds = config.kinds("layer_types", (FULL, "linear_attention"), count) or usual
     has_biases = config.flag("attention_bias", default=False)
     config.flag("attn_output_gate", default=True)
@@ -33,7 +27,9 @@ def qwen3_next(config: Config) -> Architecture:
     )  # fmt: skip
     config.ignore("use_sliding_window", "sliding_window", "mtp_use_dedicated_embeddings")
     networks = qwen_networks(config, count)
-    layers = [Layer(mixer=everywhere if kinds[i] == FULL else linear, feed_forward=networks[i]) for i in range(count)]
+    layers = []
+    for i in range(count):
+        layers.append(Layer(mixer=everywhere if kinds[i] == FULL else linear, feed_forward=networks[i]))
     return frame(config, layers, predicted=predicted(config, Layer(mixer=everywhere, feed_forward=networks[-1])))
 
 
@@ -115,11 +111,9 @@ def jamba(config: Config) -> Architecture:
     expert_every = config.size("expert_layer_period", default=2)
     expert_offset = config.size("expert_layer_offset", default=1, least=0)
     network, experts = gated(config), mixture(config)
-    layers = [
-        Layer(
-            mixer=attends if i % every == offset else mamba,
-            feed_forward=experts if i % expert_every == expert_offset else network,
-        )
-        for i in range(count)
-    ]
+    layers = []
+    for i in range(count):
+        mixer = attends if i % every == offset else mamba
+        feed_forward = experts if i % expert_every == expert_offset else network
+        layers.append(Layer(mixer=mixer, feed_forward=feed_forward))
     return frame(config, layers)

@@ -62,9 +62,14 @@ def _networks(config: Config, count: int) -> list[FeedForward]:
     step = config.size("moe_layer_freq", default=1)
     kinds = config.kinds("mlp_layer_types", ("dense", "sparse"), count)
     if not kinds:
-        kinds = ["dense" if i < dense or i % step else "sparse" for i in range(count)]
+        kinds = []
+        for i in range(count):
+            kinds.append("dense" if i < dense or i % step else "sparse")
     network, experts = gated(config), _experts(config)
-    return [network if kind == "dense" else experts for kind in kinds]
+    networks = []
+    for kind in kinds:
+        networks.append(network if kind == "dense" else experts)
+    return networks
 
 
 def _experts(config: Config, **fields: Any) -> Mixture:
@@ -125,11 +130,9 @@ def kimi_linear(config: Config) -> Architecture:
     reads_earlier = config.size("attn_res_block_size", default=0, least=0) > 0
     config.ignore("num_key_value_heads", "mla_use_nope", "moe_layer_freq", "activation_situ_beta",
                   "activation_situ_linear_beta", "head_dim")  # fmt: skip
-    layers = [
-        Layer(
-            mixer=latent if i in full else delta, feed_forward=network if i < dense else experts,
-            reads_earlier=reads_earlier,
-        )
-        for i in range(count)
-    ]  # fmt: skip
+    layers = []
+    for i in range(count):
+        mixer = latent if i in full else delta
+        feed_forward = network if i < dense else experts
+        layers.append(Layer(mixer=mixer, feed_forward=feed_forward, reads_earlier=reads_earlier))
     return frame(config, layers, predicted=predicted(config, layers[-1]))

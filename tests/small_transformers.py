@@ -122,6 +122,6 @@ class Transformer:
                 )
             )
         return Workload(
-            name="transformer", source="tests/transformers.py", format="by hand", gpu=None, batch=B,
+            name="transformer", source="tests/small_transformers.py", format="by hand", gpu=None, batch=B,
             operators=tuple(operators), tensors=self.tensors, parameters=tuple(reversed(parameters)),
         )  # fmt: skip
