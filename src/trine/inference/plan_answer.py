@@ -188,7 +188,9 @@ class ServingPlan(Report):
         axes.scatter(*_rates(others), s=18, color=COLOURS[6], label="simulated")
         axes.plot(*_rates(self.front), "o-", color=COLOURS[0], label="front")
         for point in spaced(self.front, 4):
-            words = f" {layout_words(point.answer.job.layout)}, {point.answer.precision}, {point.concurrency:,}"
+            words = (
+                f" {layout_words(point.answer.job.layout)}, {point.answer.precision}, {point.concurrency:,} in flight"
+            )
             axes.annotate(words, (point.per_user, point.per_gpu), fontsize=7, va="bottom")
         axes.plot(self.best.per_user, self.best.per_gpu, "*", markersize=14, color=COLOURS[3], label="best")
         axes.margins(x=0.18, y=0.08)
