@@ -35,6 +35,9 @@ _HOMES = {
     "trine.decide.size": "size",
     "trine.decide.support": "support",
     "trine.inference.infer": "infer",
+    "trine.inference.plan_serving": "plan_serving",
+    "trine.inference.serving_goal": "ServingGoal",
+    "trine.inference.sizing": "size_serving",
     "trine.inference.stack_fit": "calibrate_serving",
     "trine.inference.step_time": "StepLayout step_time",
     "trine.parallel.plan": "Plan",
@@ -101,6 +104,9 @@ if TYPE_CHECKING:
     from trine.graph.taskgraph import Records, TaskGraph
     from trine.graph.workload import Operator, Tensor, Workload
     from trine.inference.infer import infer
+    from trine.inference.plan_serving import plan_serving
+    from trine.inference.serving_goal import ServingGoal
+    from trine.inference.sizing import size_serving
     from trine.inference.stack_fit import calibrate_serving
     from trine.inference.step_time import StepLayout, step_time
     from trine.parallel.plan import Plan
@@ -121,12 +127,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Calibration", "Cluster", "CollectiveOptions", "Collectives", "DeadlockError", "DetailOptions", "EidolonOptions",
     "Experiment", "ExperimentSpec", "Failures", "HopProtocol", "InputError", "LoadStoreCosts", "LoadStoreOptions",
-    "MoeOptions", "Operator", "Plan", "PlanError", "Records", "Result", "SimulationError", "SpecError", "StepLayout",
-    "Stragglers", "TaskGraph", "TaskGraphBuilder", "Tensor", "TraceError", "TrineError", "UnitError", "Workload",
-    "WriteTable", "build_topology", "calibrate", "calibrate_serving", "calibrate_step", "capture", "cite", "collective",
-    "collective_time", "compare", "compare_fidelity", "fit_cluster", "hop", "infer", "kernel_detail", "load",
-    "load_cluster", "load_gpu", "loadstore_collective", "overlap_range", "plan", "run", "run_cost", "run_eidolon",
-    "save", "sensitivity", "simulate", "simulate_shared", "size", "step_time", "support", "sweep", "synthesize",
+    "MoeOptions", "Operator", "Plan", "PlanError", "Records", "Result", "ServingGoal", "SimulationError", "SpecError",
+    "StepLayout", "Stragglers", "TaskGraph", "TaskGraphBuilder", "Tensor", "TraceError", "TrineError", "UnitError",
+    "Workload", "WriteTable", "build_topology", "calibrate", "calibrate_serving", "calibrate_step", "capture", "cite",
+    "collective", "collective_time", "compare", "compare_fidelity", "fit_cluster", "hop", "infer", "kernel_detail",
+    "load", "load_cluster", "load_gpu", "loadstore_collective", "overlap_range", "plan", "plan_serving", "run",
+    "run_cost", "run_eidolon", "save", "sensitivity", "simulate", "simulate_shared", "size", "size_serving",
+    "step_time", "support", "sweep", "synthesize",
 ]  # fmt: skip
 
 

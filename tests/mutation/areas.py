@@ -186,7 +186,7 @@ AREAS = {
     "inference": Area(
         ("inference/*.py",),
         ("unit/inference/*", "closed_form/test_serving*", "property/test_serving*", "oracle/test_serving*",
-         "unit/cli/test_cli_infer.py"),
+         "unit/cli/test_cli_infer.py", "unit/cli/test_cli_serving.py"),
         compiled=False,
     ),
     "decide": Area(

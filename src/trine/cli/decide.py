@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from trine.cli.completions import clusters, models, software_profiles
-from trine.cli.options import GRADIENT_WORDS, LOSS_WORDS, OUTPUT, Brief, Details, Json, Option, argument
+from trine.cli.options import GRADIENT_WORDS, LOSS_WORDS, OUTPUT, SERVING, Brief, Details, Json, Option, argument
 from trine.cli.output import Section, end, show, show_answer, to_terminal, write_json
-from trine.cli.parameters import Given
+from trine.cli.parameters import Fields, Given
 from trine.cli.progress import RowsLine
+from trine.cli.serving import AnswerFiles, refuse_serving, size_served
 from trine.common.observer import observing
 from trine.decide.failures import Failures
 from trine.errors import InputError
+from trine.inference.serving_goal import ServingGoal
 
 if TYPE_CHECKING:
     from trine.cli.output import StepRequest
@@ -43,8 +45,14 @@ def size(
     model: Annotated[
         str, argument("Model such as model:llama-3-8b.", "MODEL", values=lambda: [f"model:{name}" for name in models()])
     ],
-    tokens: Annotated[str, Option("Train on this many tokens, such as 1.4T.", "N")],
-    failures: Failures,
+    failures: Given[Failures],
+    goal: Annotated[Given[ServingGoal], Fields(without=("precision",))],
+    tokens: Annotated[str | None, Option("Train on this many tokens, such as 1.4T.", "N")] = None,
+    serve: Annotated[bool, Option("Size a served model in place of a training run.", panel=SERVING)] = False,
+    requests_per_second: Annotated[float | None, Option("Answer N requests per second.", "N", SERVING)] = None,
+    utilisation: Annotated[
+        float | None, Option("Let arrivals use this share of the throughput [0.8].", "SHARE", SERVING)
+    ] = None,
     days: Annotated[float | None, Option("Finish within N days.", "N")] = None,
     budget: Annotated[str | None, Option("Spend at most this, such as 2M$; needs --price.", "AMOUNT")] = None,
     price: Annotated[str | None, Option("Set dollars per GPU-hour, or a dated file of prices.", "USD|FILE")] = None,
@@ -68,10 +76,25 @@ def size(
     details: Details = False,
     json: Json = None,
 ) -> None:
-    """Find the smallest number of GPUs per machine type that trains MODEL in time: days, dollars, energy.
+    """Find the smallest number of GPUs per machine type that trains MODEL in time, or with --serve answers requests.
 
     Example: trine size model:llama-3-8b --tokens 300B --days 30 --price 2.5 --cluster dgx-h100
     """
+    given = {
+        "tokens": tokens, "days": days, "budget": budget, "price": price, "cluster": cluster or None,
+        "global_batch": global_batch, "batch_change": batch_change, "max_gpus": max_gpus, "software": software,
+        "gradient_dtype": gradient_dtype, "loss": loss, "precision": precision, "utilisation": utilisation,
+        **failures.values,
+    }  # fmt: skip
+    options = {name: value for name, value in given.items() if value is not None}
+    if serve:
+        size_served(model, goal, options, requests_per_second, AnswerFiles(json=json, brief=brief, details=details))
+        return
+    about_serving = {"requests_per_second": requests_per_second, "utilisation": utilisation, **goal.values}
+    refuse_serving([name for name, value in about_serving.items() if value is not None])
+    if tokens is None:
+        raise InputError("training needs the number of tokens: --tokens N, such as 1.4T")
+
     from trine.decide.size import BATCH_CHANGE, DEFAULT_MAX_GPUS, SizeInterrupted
     from trine.decide.size import size as size_run
 
@@ -82,7 +105,7 @@ def size(
             most_gpus = DEFAULT_MAX_GPUS if max_gpus is None else max_gpus
             answer = size_run(
                 model, tokens, days=days, budget=budget, price=price, clusters=cluster or (),
-                global_batch=global_batch, batch_change=change, failures=failures, max_gpus=most_gpus,
+                global_batch=global_batch, batch_change=change, failures=failures.make(), max_gpus=most_gpus,
                 software=software, gradient_dtype=gradient_dtype, loss=loss, precision=precision, progress=line.rows,
                 on_machine=lambda machine: line.queue(machine.sentence),
             )  # fmt: skip

@@ -15,10 +15,12 @@ from trine.cli.completions import (
     algorithms,
     clusters,
     compute_models,
+    engines,
     gpu_models,
     gpus,
     networks,
     schedules,
+    served_precisions,
     software_profiles,
     topologies,
 )
@@ -45,6 +47,7 @@ LAYOUT, PIPELINE, FORMS, MEMORY = "Layout", "Pipeline", "Forms of parallelism", 
 JOB, COMPUTE, NETWORK, MACHINE = "Job", "Operator times", "Network", "Machine"
 CIRCUITS, RANKS, CHANCE = "Circuits between GPUs", "Ranks", "Slow ranks and chance"
 FAILURES = "Failures of the run (--tokens)"
+SERVING = "Serving (--serve)"
 WRITES, WAITS = "What peers send", "Choose how wavefronts wait"
 EXPERTS = "Tokens and experts (moe_dispatch, moe_combine)"
 HOW, INSIDE = "How it is run", "Load by load, store by store (--fidelity loadstore)"
@@ -145,6 +148,16 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
         "gradient_dtype": word(GRADIENT_WORDS),
         "loss": word(LOSS_WORDS),
         "gpu": Option(values=gpus),
+    }),
+    "ServingGoal": (SERVING, {
+        "input_tokens": Option(metavar="N", names=("--isl",)),
+        "output_tokens": Option(metavar="N", names=("--osl",)),
+        "prefix_tokens": Option(metavar="N", names=("--prefix",)),
+        "ttft": Option(metavar="TIME"),
+        "tpot": Option(metavar="TIME"),
+        "engine": Option(metavar="NAME", values=engines),
+        "precision": Option(metavar="NAME", values=served_precisions),
+        "kv_precision": Option(metavar="bf16|fp8", names=("--kv-dtype",)),
     }),
     "Failures": (FAILURES, {
         "mtbf_per_gpu": Option(metavar="HOURS"),

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from trine.cli.completions import workloads
 from trine.cli.machine import MachineOptions, group_machine
-from trine.cli.options import OUTPUT, Brief, Details, Json, Option, argument
+from trine.cli.options import OUTPUT, SERVING, Brief, Details, Json, Option, argument
 from trine.cli.output import drawn, show, show_answer, write_json, written
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import RowsLine
+from trine.cli.serving import AnswerFiles, plan_served, refuse_serving
 from trine.common.arguments import check_needed
 from trine.common.observer import observing
 from trine.errors import InputError
+from trine.inference.serving_goal import ServingGoal
 from trine.search.plan import PlanOptions
 
 if TYPE_CHECKING:
@@ -24,15 +26,18 @@ def plan(
     model: Annotated[str, argument("Model such as llama-3-70b, or a trace.", "MODEL", values=workloads)],
     search: Given[PlanOptions],
     machine: Annotated[MachineOptions, Fields(only=("cluster", "nodes", "fabric"))],
+    goal: Annotated[Given[ServingGoal], Fields(without=("precision",))],
+    serve: Annotated[bool, Option("Plan a served model: most tokens/s per GPU under limits.", panel=SERVING)] = False,
     from_file: Annotated[
         str | None, Option("Compare with the layout of this configuration.", "FILE", names=("--from",))
     ] = None,
     emit: Annotated[
-        str | None, Option("Print the best layout as flags.", "megatron|torchtitan|deepspeed|nanotron", OUTPUT)
+        str | None,
+        Option("Print the best layout as flags.", "megatron|torchtitan|deepspeed|nanotron|vllm|sglang|trtllm", OUTPUT),
     ] = None,
     brief: Brief = False,
     details: Details = False,
-    plot: Annotated[str | None, Option("Draw time against memory; needs trine[plot].", "FILE", OUTPUT)] = None,
+    plot: Annotated[str | None, Option("Draw time against memory, or with --serve the front.", "FILE", OUTPUT)] = None,
     json: Json = None,
     parquet: Annotated[str | None, Option("Write the tables to this folder.", "DIR", OUTPUT)] = None,
 ) -> None:
@@ -40,9 +45,16 @@ def plan(
 
     Example: trine plan llama-3-70b --gpus 256 --cluster dgx-h100 --global-batch 1024
     """
+    if serve:
+        files = AnswerFiles(json=json, brief=brief, details=details, plot=plot, parquet=parquet, emit=emit)
+        given_options = search.values if from_file is None else {**search.values, "from_file": from_file}
+        plan_served(model, goal, given_options, machine, files)
+        return
+
     from trine.search.flags import emit_flags, read_flags
     from trine.search.plan import plan as search_plan
 
+    refuse_serving(goal.values, emit)
     check_needed(search.kind, search.values, "plan")
     given: dict[str, Any] | None = None if from_file is None else read_flags(from_file)
     cluster, text = _machine(machine, search["gpus"])

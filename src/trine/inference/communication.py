@@ -70,6 +70,8 @@ class Communication:
     def __init__(self, cluster: Cluster, engine: EngineProfile) -> None:
         self._cluster, self._engine = cluster, engine
         self._collectives: dict[int, Collectives] = {}
+        self._pairs: dict[tuple[int, int], Collectives] = {}
+        self._known_us: dict[tuple[str, int, int], float] = {}
 
     def all_reduce_us(self, num_bytes: float, ways: int) -> float:
         """Return the time to sum ``num_bytes`` on ``ways`` GPUs; 0 for one GPU."""
@@ -118,14 +120,18 @@ class Communication:
 
     def message_us(self, num_bytes: float, source: int, target: int) -> float:
         """Return the time of one message between two GPUs."""
-        group = Collectives(self._cluster, [source, target], CollectiveOptions(launch="graph"))
-        return group.predict("send_recv", max(1, int(num_bytes))).time_ps * _US_PER_PS
+        ends = source, target
+        if ends not in self._pairs:
+            self._pairs[ends] = Collectives(self._cluster, ends, CollectiveOptions(launch="graph"))
+        return self._pairs[ends].predict("send_recv", max(1, int(num_bytes))).time_ps * _US_PER_PS
 
     def _library_us(self, op: str, num_bytes: float, ways: int) -> float:
         if ways not in self._collectives:
             self._collectives[ways] = Collectives(self._cluster, range(ways), CollectiveOptions(launch="graph"))
-        size = max(ways, int(num_bytes))
-        return self._collectives[ways].predict(op, size).time_ps * _US_PER_PS
+        key = op, max(ways, int(num_bytes)), ways
+        if key not in self._known_us:
+            self._known_us[key] = self._collectives[ways].predict(*key[:2]).time_ps * _US_PER_PS
+        return self._known_us[key]
 
     def _kernel_us(self, num_bytes: float, ways: int) -> float:
         """Return the time of the engine's kernel, scaled from the measured GPU by the bandwidth of its links."""

@@ -11,6 +11,14 @@ from trine.inference.memory import ServingMemory, kv_bytes, kv_bytes_per_token, 
 from trine.inference.steps import Deployment
 
 
+class NoRoomError(InputError):
+    """Not one request fits. missing_bytes: on each GPU."""
+
+    def __init__(self, message: str, missing_bytes: int) -> None:
+        super().__init__(message, field="cluster")
+        self.missing_bytes = missing_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of one replica. budget, sequences: of a step. capacity_tokens: of the KV cache, 0 if no token adds to it.
@@ -36,7 +44,7 @@ class Limits:
 
 
 def limits_of(job: ServingJob, deployment: Deployment) -> Limits:
-    """Return the limits. Raises InputError if not one request fits, with the missing bytes."""
+    """Return the limits. Raises NoRoomError if not one request fits, with the missing bytes."""
     engine, gpu = deployment.engine, deployment.gpu
     budget = job.max_batched_tokens or engine.default_for(gpu, engine.max_batched_tokens)
     sequences = job.max_sequences or engine.default_for(gpu, engine.max_sequences)
@@ -45,9 +53,9 @@ def limits_of(job: ServingJob, deployment: Deployment) -> Limits:
     request = kv_bytes(deployment, tokens)
     if memory.kv_bytes < request:
         missing = math.ceil(request - memory.kv_bytes)
-        raise InputError(
+        raise NoRoomError(
             f"no room for one request of {tokens:,} tokens: {missing:,} bytes are missing on each {gpu.name} "
-            f"(weights take {memory.weights_bytes:,} of {gpu.memory_bytes:,} bytes)", field="cluster",
+            f"(weights take {memory.weights_bytes:,} of {gpu.memory_bytes:,} bytes)", missing,
         )  # fmt: skip
     per_token = kv_bytes_per_token(deployment)
     capacity = int(memory.kv_bytes / per_token) if per_token else 0

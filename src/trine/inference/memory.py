@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 from trine.inference.precision import KV_BYTES
@@ -55,10 +56,10 @@ def weights_bytes(deployment: Deployment) -> int:
     """Return the bytes of the weights of one GPU: the layers of a stage, embedding and head on the same one."""
     model, layout = deployment.model, deployment.layout
     layers = 0.0
-    for layer in model.layers:
+    for layer, count in Counter(model.layers).items():
         for block in (layer.mixer, layer.feed_forward, layer.beside):
             if block is not None:
-                layers += local_bytes(block, model.hidden, layout, deployment.precision)
+                layers += count * local_bytes(block, model.hidden, layout, deployment.precision)
     tables = 1 if model.tied_embeddings or not model.head else 2
     embedding = tables * -(-model.vocab // layout.tp) * model.hidden * _HALF
     towers = sum(weight.size for tower in model.towers.values() for weight in tower.weights()) * _HALF

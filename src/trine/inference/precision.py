@@ -30,6 +30,7 @@ class ServedPrecision(Spec):
     kernels: str = "bf16"
     kv: Literal["bf16", "fp8"] = "bf16"
     stored: list[str] = Field(default_factory=list)
+    generations: list[str] = Field(default_factory=list)
     source: str
 
     @property

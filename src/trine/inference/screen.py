@@ -21,7 +21,7 @@ def headline(answer: ServingNumbers) -> str:
         return f"{_question(answer)}: {answer.input_tokens_per_s_per_gpu.value:,.0f} prompt tokens/s per GPU"
     if answer.tpot_s is None:
         return f"{_question(answer)}: {per_gpu}"
-    return f"{_question(answer)}: TPOT {_seconds(answer.tpot_s.value)}, {per_gpu}"
+    return f"{_question(answer)}: TPOT {seconds_words(answer.tpot_s.value)}, {per_gpu}"
 
 
 def _question(answer: ServingNumbers) -> str:
@@ -52,19 +52,21 @@ def first_screen(answer: ServingNumbers) -> Screen:
 def _numbers(answer: ServingNumbers) -> list[tuple[str, str, str]]:
     rows = []
     if answer.ttft_s is not None:
-        rows.append(("TTFT", *_ranged(answer.ttft_s, _seconds)))
+        rows.append(("TTFT", *_ranged(answer.ttft_s, seconds_words)))
     else:
         rows.append(("TTFT", "not given", answer.ttft_refusal))
     if answer.tpot_s is not None:
-        value, likely = _ranged(answer.tpot_s, _seconds)
+        value, likely = _ranged(answer.tpot_s, seconds_words)
         rows.append(("TPOT", value, f"{likely}; per token after the first"))
-    rows.append(("end to end", *_ranged(answer.end_to_end_s, _seconds)))
+    rows.append(("end to end", *_ranged(answer.end_to_end_s, seconds_words)))
     if answer.job.phase == "prefill":
-        rows.append(("throughput", *_ranged(answer.input_tokens_per_s_per_gpu, _number, " prompt tokens/s per GPU")))
+        rows.append(
+            ("throughput", *_ranged(answer.input_tokens_per_s_per_gpu, number_words, " prompt tokens/s per GPU"))
+        )
     else:
-        value, likely = _ranged(answer.output_tokens_per_s, _number, " tokens/s")
+        value, likely = _ranged(answer.output_tokens_per_s, number_words, " tokens/s")
         per_user = answer.tokens_per_s_per_user.value
-        each = f"{answer.tokens_per_s_per_gpu.value:,.0f} per GPU, {_number(per_user)} per user"
+        each = f"{answer.tokens_per_s_per_gpu.value:,.0f} per GPU, {number_words(per_user)} per user"
         rows.append(("throughput", value, f"{likely}; {each}"))
     rows.append(("KV cache", format_bytes(max(answer.kv_bytes, 0)), _capacity(answer)))
     rows += _costs(answer)
@@ -81,7 +83,7 @@ def _costs(answer: ServingNumbers) -> list[tuple[str, str, str]]:
     if (dollars := answer.dollars_per_million_tokens) is not None:
         rows.append(("price", *_ranged(dollars, _dollars, " per million tokens")))
     if (joules := answer.joules_per_million_tokens) is not None:
-        rows.append(("energy", *_ranged(joules.times(1e-3), _number, " kJ per million tokens")))
+        rows.append(("energy", *_ranged(joules.times(1e-3), number_words, " kJ per million tokens")))
     return rows
 
 
@@ -90,23 +92,26 @@ def _ranged(estimate: Estimate, words: Callable[[float], str], unit: str = "") -
     return f"{words(estimate.value)}{unit}", f"likely {words(estimate.low)} to {words(estimate.high)}"
 
 
-def _number(value: float) -> str:
+def number_words(value: float) -> str:
     """Return a number with three digits, without an exponent."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _dollars(value: float) -> str:
-    return f"${_number(value)}"
+    return f"${number_words(value)}"
 
 
-def _seconds(value: float) -> str:
-    return f"{_number(value)} s" if value >= 1 else f"{_number(value * 1e3)} ms"
+def seconds_words(value: float) -> str:
+    """Return a time with its unit."""
+    return f"{number_words(value)} s" if value >= 1 else f"{number_words(value * 1e3)} ms"
 
 
 def _step_title(answer: ServingNumbers) -> str:
     if answer.job.phase == "prefill":
-        return f"one prompt alone: {_seconds(answer.prefill_s)}"
-    return f"a decode step of {answer.running:,} requests: {_seconds(answer.decode_step_s)}, bound by {answer.bound}"
+        return f"one prompt alone: {seconds_words(answer.prefill_s)}"
+    return (
+        f"a decode step of {answer.running:,} requests: {seconds_words(answer.decode_step_s)}, bound by {answer.bound}"
+    )
 
 
 def _shown(answer: ServingNumbers) -> list[StepPart]:
@@ -116,7 +121,7 @@ def _shown(answer: ServingNumbers) -> list[StepPart]:
 
 
 def _part_row(part: StepPart) -> tuple[str, ...]:
-    return part.name, _seconds(part.seconds), f"{part.share:.0%}"
+    return part.name, seconds_words(part.seconds), f"{part.share:.0%}"
 
 
 def _warnings(answer: ServingNumbers) -> list[str]:
@@ -151,7 +156,7 @@ def details(answer: ServingNumbers) -> str:
                  f"{answer.kv_bytes_per_token:,.0f} bytes a token")  # fmt: skip
     for title, parts in (("decode step", answer.decode_parts), ("one prompt alone", answer.prefill_parts)):
         lines += ["", title]
-        lines += [f"  {part.name:24}{_seconds(part.seconds):>10}{part.share:>6.0%}" for part in parts]
+        lines += [f"  {part.name:24}{seconds_words(part.seconds):>10}{part.share:>6.0%}" for part in parts]
     lines += ["", "evidence"]
     for each in answer.evidence:
         lines += wrapped_at(f"  {each.kind}", f"{each.what}: {each.detail}", _COLUMN + 2)

@@ -9,6 +9,7 @@ from trine.errors import InputError
 from trine.inference.answer import ServingAnswer
 from trine.inference.basis import NOT_MODELLED, evidence_of, notes_of
 from trine.inference.deployment import resolve, step_timer
+from trine.inference.engines import EngineProfile
 from trine.inference.job import ServingJob
 from trine.inference.limits import Limits, limits_of
 from trine.inference.loop import ClientLoad, LoopTimes, closed_loop
@@ -44,8 +45,18 @@ def answer(job: ServingJob, dollars_per_gpu_hour: float | None = None) -> Servin
     """
     _check_job(job)
     deployment = resolve(job)
-    service = _Service(job, deployment, limits_of(job, deployment), step_timer(deployment))
-    return service.answer(dollars_per_gpu_hour)
+    limits, timer = limits_of(job, deployment), step_timer(deployment)
+    return _Service(job, deployment, limits, timer).answer(dollars_per_gpu_hour)
+
+
+def answer_with(job: ServingJob, deployment: Deployment, limits: Limits, timer: StepTimer) -> ServingAnswer:
+    """Return the answer of a resolved question."""
+    return _Service(job, deployment, limits, timer).answer(None)
+
+
+def wait_us(engine: EngineProfile, sequences: int, decode_us: float) -> float:
+    """Return the wait before a prompt's first step: front end, and the decode steps of other sequences."""
+    return engine.front_end_us + (_STEPS_AHEAD[engine.host] * decode_us if sequences > 1 else 0.0)
 
 
 def _check_job(job: ServingJob) -> None:
@@ -140,10 +151,8 @@ class _Service:
         if self.job.batch is not None:
             return self._static(sequences)
         times = closed_loop(self.timer, self.deployment.engine, self._load(sequences))
-        engine = self.deployment.engine
-        waited_us = engine.front_end_us
-        if self.job.phase != "prefill" and sequences > 1:
-            waited_us += _STEPS_AHEAD[engine.host] * self._decode_step(sequences).us
+        others = 0 if self.job.phase == "prefill" else sequences
+        waited_us = wait_us(self.deployment.engine, others, self._decode_step(sequences).us)
         return LoopTimes(times.ttft_us + waited_us, times.tpot_us, times.end_to_end_us + waited_us)
 
     def _load(self, clients: int) -> ClientLoad:

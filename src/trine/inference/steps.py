@@ -111,13 +111,14 @@ class Deployment:
 class StepTimer:
     """Times of the steps of one deployment."""
 
-    def __init__(self, deployment: Deployment) -> None:
+    def __init__(self, deployment: Deployment, communication: Communication | None = None) -> None:
+        """communication: of the same cluster and engine, shared with other layouts."""
         self.deployment = deployment
         engine, gpu = deployment.engine.kernels, deployment.gpu
         self._times = gpu_times(gpu)
         self._attention = AttentionTimes(gpu, engine, deployment.kv)
         self._latent = LatentTimes(gpu, engine, deployment.kv)
-        self._communication = Communication(deployment.cluster, deployment.engine)
+        self._communication = communication or Communication(deployment.cluster, deployment.engine)
         self._layers = Counter(deployment.model.layers)
         self.mixers = Counter(layer.mixer for layer in deployment.model.layers if layer.mixer is not None)
         self._curves = self._token_curves()
@@ -182,12 +183,12 @@ class StepTimer:
     # Attention ------------------------------------------------------------------------------------------------------
 
     def _attention_us(self, step: Step) -> float:
-        total = 0.0
+        total, chunks = 0.0, Counter(step.chunks)
         for mixer, count in self.mixers.items():
             each = 0.0
             if step.decodes:
                 each += self.decode_us(mixer, step.decodes, step.context, 1 + step.drafts)
-            each += sum(self.prefill_us(mixer, chunk) for chunk in step.chunks)
+            each += sum(alike * self.prefill_us(mixer, chunk) for chunk, alike in chunks.items())
             total += count * each
         return total
 

@@ -71,6 +71,13 @@ LINES = {
         "infer llama-3-8b --cluster dgx-h100 --isl 64 --osl 8 --batch 2 --phase prefill",
         "infer llama-3-8b --cluster dgx-h100 --isl 64 --osl 8 --batch 2 --stack stack.yaml",
     ],
+    "plan-serve": [
+        "plan llama-3-70b --serve --cluster dgx-h100 --gpus 2 --isl 64 --osl 8 --tpot 50ms --engine sglang",
+    ],
+    "size-serve": [
+        "size llama-3-8b --serve --requests-per-second 5 --cluster dgx-h100 --cluster l4-pcie --isl 64 --osl 8 "
+        "--tpot 8ms",
+    ],
     "ensemble": [f"{HOP} --repeat 2 --jitter normal:5%"],
     "collective": [
         "collective all_reduce --size 1K,1M --cluster dgx-h100 --explain",

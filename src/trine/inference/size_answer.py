@@ -1,0 +1,157 @@
+"""The answer of ``trine size --serve``: the fewest GPUs of each machine type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from trine.common.evidence import Evidence
+from trine.inference.basis import NOT_MODELLED
+from trine.inference.plan_answer import goal_words, layout_words, point_words
+from trine.inference.point_search import LatencyLimits
+from trine.inference.screen import number_words, seconds_words
+from trine.inference.serving_goal import ServingGoal
+from trine.inference.serving_points import ServingPoint
+from trine.results.report import Report, Row, Table
+from trine.results.screen import Listing, Screen
+from trine.results.text import aligned, wrapped_at
+
+_HEAD = ("machine", "GPUs", "copies", "layout", "precision", "in flight", "TTFT", "TPOT", "requests/s")
+_ARRIVALS = "waiting of requests that arrive at random: the unused share of the throughput leaves room for it"
+_COLUMN = 12
+
+
+@dataclass(frozen=True, slots=True)
+class ServedMachine:
+    """A machine type: its copies with the fewest GPUs, or None and the ``problem``."""
+
+    cluster: str
+    point: ServingPoint | None
+    problem: str = ""
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of all copies; 0 without an answer."""
+        return 0 if self.point is None else self.point.total_gpus
+
+    @property
+    def requests_per_s(self) -> float:
+        """Requests per second of all copies in a closed loop; 0 without an answer."""
+        if self.point is None:
+            return 0.0
+        return self.point.output_tokens_per_s / self.point.answer.job.output_tokens
+
+    def row(self) -> Row:
+        """Return the machine as plain data."""
+        found: Row = {"cluster": self.cluster, "num_gpus": self.num_gpus, "requests_per_s": self.requests_per_s,
+                      "problem": self.problem or None}  # fmt: skip
+        return {**found, "point": None if self.point is None else self.point.row()}
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the cells of the table."""
+        assert self.point is not None
+        point = self.point
+        return (
+            self.cluster, f"{self.num_gpus:,}", str(point.copies), layout_words(point.answer.job.layout),
+            point.answer.precision, f"{point.concurrency:,}", seconds_words(point.ttft_s), seconds_words(point.tpot_s),
+            number_words(self.requests_per_s),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ServingSize(Report):
+    """Result of :func:`trine.size_serving`: machine types, the fewest GPUs first; then those without an answer."""
+
+    SCHEMA: ClassVar[str] = "size-serve"
+
+    goal: ServingGoal
+    limits: LatencyLimits
+    requests_per_second: float
+    utilisation: float
+    machines: tuple[ServedMachine, ...]
+
+    @property
+    def _question(self) -> str:
+        return f"{number_words(self.requests_per_second)} requests/s of {goal_words(self.goal, self.limits)}"
+
+    @property
+    def best(self) -> ServingPoint:
+        """The copies on the machine type with the fewest GPUs."""
+        point = self.machines[0].point
+        assert point is not None
+        return point
+
+    @property
+    def _answer(self) -> str:
+        return f"{self.best.total_gpus:,} GPUs of {self.machines[0].cluster}"
+
+    @property
+    def headline(self) -> str:
+        """The machine type with the fewest GPUs."""
+        return f"{self.best.answer.model}, {self._question}: {self._answer} ({point_words(self.best)})"
+
+    @property
+    def basis(self) -> str:
+        """The rule for the number of GPUs."""
+        needed = number_words(self.requests_per_second / self.utilisation)
+        rule = f"the rate / {self.utilisation:g} (--utilisation)"
+        return f"closed-loop throughput at this load, at least {needed} requests/s: {rule}"
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [_HEAD, *(each.cells() for each in self.machines if each.point is not None)]
+
+    def _problems(self) -> list[str]:
+        return [f"{each.cluster}: {each.problem}" for each in self.machines if each.point is None]
+
+    def summary(self) -> str:
+        """Return the machine types on one screen."""
+        return Screen(
+            question=f"{self.best.answer.model}, {self.best.answer.engine}: {self._question}",
+            numbers=[("answer", self._answer, point_words(self.best))],
+            listings=(Listing(title="the fewest GPUs first", rows=self._rows(), spare=(4, 2, 5)),),
+            warnings=self._problems(),
+            warning_label="no answer",
+            closing=(("rests on", self.basis), ("without", _ARRIVALS),
+                     ("next", "trine plan --serve --gpus N for other layouts; --details")),
+        ).text()  # fmt: skip
+
+    def details(self) -> str:
+        """Return all machine types with assumptions and effects left out."""
+        lines = [self.headline, "", *aligned(self._rows(), 0), *self._problems(), ""]
+        for label, texts in (("rests on", (self.basis,)), ("note", self.notes), ("without", self.not_modelled)):
+            for text in texts:
+                lines += wrapped_at(label, text, _COLUMN)
+        return "\n".join(lines)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Assumptions of the first machine's answer."""
+        return self.best.answer.notes
+
+    @property
+    def not_modelled(self) -> tuple[str, ...]:
+        """Effects left out."""
+        return (_ARRIVALS, *NOT_MODELLED[1:])
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Evidence of the first machine's times."""
+        return self.best.answer.evidence
+
+    def document(self) -> Row:
+        """Return the sizing as plain data (docs/reference/plan-serve-json.md)."""
+        return {
+            "requests_per_second": self.requests_per_second, "utilisation": self.utilisation,
+            "engine": self.goal.engine, "input_tokens": self.goal.input_tokens,
+            "output_tokens": self.goal.output_tokens, "prefix_tokens": self.goal.prefix_tokens,
+            "ttft_limit_s": self.limits.ttft_s, "tpot_limit_s": self.limits.tpot_s, "notes": list(self.notes),
+            "not_modelled": list(self.not_modelled), **self.tables(),
+        }  # fmt: skip
+
+    def record(self) -> Row:
+        """Return the sizing and its first machine as a flat row."""
+        return {**self.document(), **self.machines[0].row()}
+
+    def tables(self) -> dict[str, Table]:
+        """Return ``machines``: one row per machine type."""
+        return {"machines": [each.row() for each in self.machines]}
