@@ -280,7 +280,7 @@ def _nearest(rule: LayoutRule, values: _Values) -> str:
         values[name] = degree
         near = nearest_numbers(valid, degree)
         if near:
-            return f"{name} that can be is {' or '.join(map(str, near))}"
+            return f"valid {name} is {' or '.join(map(str, near))}"
     return ""
 
 

@@ -48,7 +48,7 @@ class ContextAttention(Extension):
             product = f"cp x tp = {self._degree * tp}" if tp > 1 else f"cp = {self._degree}"
             valid = [n for n in range(1, fewest + 1) if fewest % (n * tp) == 0]
             near = nearest_numbers(valid, self._degree)
-            hint = f": the nearest cp that can be is {' or '.join(map(str, near))}" if near else ""
+            hint = f": the nearest valid cp is {' or '.join(map(str, near))}" if near else ""
             raise PlanError(f"ulysses divides heads: {product} does not divide the {fewest} heads of {op.layer}{hint}")
 
     def forgets(self) -> bool:

@@ -68,9 +68,7 @@ def _is_on_dp(step: Step, word: str) -> bool:
 def _local(program: RankProgram, sync_every: int) -> RankProgram:
     num_steps = max(step.label.step for step in program.steps) + 1
     if num_steps % sync_every:
-        raise PlanError(
-            f"{num_steps} steps are no whole number of rounds of {sync_every}: take a multiple of sync_every steps"
-        )
+        raise PlanError(f"{num_steps} steps are not a multiple of sync_every = {sync_every}")
     rewriting = _Rewriting(program, sync_every)
     for number in range(num_steps):
         rewriting.step(number)

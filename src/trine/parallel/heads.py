@@ -199,4 +199,4 @@ def _nearest(tp: int, heads: Iterable[Heads], features: Iterable[int], limit: in
             valid.append(n)
     below = [n for n in valid if n < tp][-1:]
     above = [n for n in valid if n > tp][:1]
-    return f": the nearest that can be is {' or '.join(str(n) for n in (*below, *above))}"
+    return f": the nearest valid number is {' or '.join(str(n) for n in (*below, *above))}"

@@ -378,7 +378,7 @@ def _check_expert_ranks(plan: Plan, etp: int) -> None:
         )
     valid = [ep for ep in range(1, ranks + 1) if ranks % (etp * ep) == 0]
     near = nearest_numbers(valid, plan.ep)
-    hint = f": the nearest ep that can be is {' or '.join(map(str, near))}" if near else ""
+    hint = f": the nearest valid ep is {' or '.join(map(str, near))}" if near else ""
     raise PlanError(
         f"experts are spread over the tp x cp x dp = {ranks} ranks of a stage, which etp x ep = {etp} x {plan.ep} does "
         f"not divide{hint}"
@@ -505,7 +505,7 @@ _RULES: tuple[tuple[str, Callable[[Plan], object], str | Callable[[Plan], str]],
     ("sync", lambda p: _reduces_gradients(p), f"sync {_NO_GRADIENTS}"),
     *((name, lambda p: _reduces_gradients(p), f"bucket_bytes {_NO_GRADIENTS}") for name in _BUCKETS),
     ("sync_every", lambda p: not p.steps % (p.sync_every or 1), lambda p:
-     f"{p.steps} steps are no whole number of rounds of sync_every = {p.sync_every}: take a multiple"),
+     f"{p.steps} steps are not a multiple of sync_every = {p.sync_every}: take a multiple"),
 )  # fmt: skip
 
 

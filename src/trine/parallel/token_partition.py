@@ -168,7 +168,7 @@ def _check_experts(workload: Workload, plan: Plan) -> None:
             valid = [n for n in range(1, count + 1) if count % n == 0]
             near = nearest_numbers(valid, plan.ep)
             raise PlanError(
-                f"{count} experts do not divide over ep = {plan.ep} ranks: the nearest that can be is "
+                f"{count} experts do not divide over ep = {plan.ep} ranks: the nearest valid number is "
                 f"{' or '.join(map(str, near))}"
             )
         if plan.expert_shares and len(plan.expert_shares) != count:

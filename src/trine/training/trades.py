@@ -67,7 +67,7 @@ def verdicts(result: Result, plan: Plan, simulate: Callable[[Plan], Result], why
 
 
 def _verdict(trade: Trade, result: Result, simulate: Callable[[Plan], Result], why_not: str) -> str | None:
-    prefix = f"how much {'time' if trade.saves_time else 'memory'} {trade.option} saves was not found out: "
+    prefix = f"how much {'time' if trade.saves_time else 'memory'} {trade.option} saves is unknown: "
     if why_not:
         return prefix + why_not if trade.is_doubtful else None
     try:

@@ -50,8 +50,8 @@ def test_plain_plans_have_the_axes_that_they_had() -> None:
 
 
 REFUSED = [
-    ({"ep": 3, "dp": 4}, "etp x ep = 1 x 3 does not divide: the nearest ep that can be is 2 or 4"),
-    ({"ep": 8, "tp": 4, "dp": 4}, "etp x ep = 4 x 8 does not divide: the nearest ep that can be is 4"),
+    ({"ep": 3, "dp": 4}, "etp x ep = 1 x 3 does not divide: the nearest valid ep is 2 or 4"),
+    ({"ep": 8, "tp": 4, "dp": 4}, "etp x ep = 4 x 8 does not divide: the nearest valid ep is 4"),
     ({"ep": 3, "etp": 1, "tp": 2, "dp": 3}, "do not fit into one rank grid"),
     ({"ep": 8, "tp": 2, "dp": 4, "order": "dp-tp-cp-ep-pp", "etp": 1}, "do not fit into one rank grid"),
     ({"etp": 1, "tp": 2, "sequence_parallel": False}, "etp 1 with tp 2 needs sequence parallelism"),
@@ -89,7 +89,7 @@ REFUSED = [
     ({"data": "dp", "dp": 2, "cp": 2}, "context and expert parallelism need ddp"),
     ({"data": "dp", "dp": 2, "sharding": "zero1"}, "needs ddp"),
     ({"sync_every": 2, "steps": 2}, "sync_every needs DDP replicas"),
-    ({"sync_every": 2, "steps": 3, "dp": 2}, "3 steps are no whole number of rounds of sync_every = 2"),
+    ({"sync_every": 2, "steps": 3, "dp": 2}, "3 steps are not a multiple of sync_every = 2"),
     ({"sync_every": 2, "steps": 2, "dp": 2, "sharding": "zero1"}, "does not combine with sharding"),
     ({"sync_every": 0, "dp": 2}, "sync_every must be a positive whole number"),
     ({"sync_every": 2, "steps": 2, "dp": 2, "dp_overlap": False}, "dp_overlap cannot matter: local SGD"),

@@ -137,7 +137,7 @@ def test_a_refusal_names_rule_source_nearest_degree_and_another_profile() -> Non
             software="torchtitan",
         )  # fmt: skip
     text = str(caught.value)
-    for part in ("torchtitan cannot run", "tp = 16", "kv_heads = 8", "decoder.py:188-199", "tp that can be is 8",
+    for part in ("torchtitan cannot run", "tp = 16", "kv_heads = 8", "decoder.py:188-199", "the nearest valid tp is 8",
                  "--software megatron-core"):  # fmt: skip
         assert part in text
 

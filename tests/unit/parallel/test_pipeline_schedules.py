@@ -78,7 +78,7 @@ def test_the_figure_of_dualpipe():
     [
         ("1f1b", Pipeline(4, 8, 2), "the 1f1b schedule gives each rank one stage, not 2 virtual stages"),
         ("interleaved", Pipeline(4, 8), "needs 2 or more virtual stages a rank"),
-        ("interleaved", Pipeline(4, 6, 2), "6 micro-batches on 4 ranks cannot be: take a multiple"),
+        ("interleaved", Pipeline(4, 6, 2), "6 micro-batches on 4 ranks do not divide evenly: take a multiple"),
         ("dualpipe", Pipeline(3, 6), "even number of pipeline ranks and of micro-batches; got 3 and 6"),
         ("dualpipe", Pipeline(4, 6), "at least two micro-batches a rank: 8 on 4 ranks, got 6"),
     ],

@@ -68,7 +68,7 @@ def few_heads(tmp_path: Path) -> Workload:
 def test_ways_that_no_framework_runs_are_refused(name: str, tp: int, says: str, near: str, style: str) -> None:
     with pytest.raises(PlanError) as error:
         build(model(name), Plan(tp=tp, tp_style=style))
-    assert str(error.value) == f"tp = {tp} {says} of layers.0.attention.core: the nearest that can be is {near}"
+    assert str(error.value) == f"tp = {tp} {says} of layers.0.attention.core: the nearest valid number is {near}"
 
 
 def test_features_that_do_not_divide_are_refused(few_heads: Workload) -> None:
@@ -76,9 +76,9 @@ def test_features_that_do_not_divide_are_refused(few_heads: Workload) -> None:
     with pytest.raises(PlanError) as error:
         build(few_heads, Plan(tp=12))
     assert str(error.value) == (
-        "tp = 12 does not divide the 320 features of layers.0.attention.qkv: the nearest that can be is 4"
+        "tp = 12 does not divide the 320 features of layers.0.attention.qkv: the nearest valid number is 4"
     )
-    with pytest.raises(PlanError, match=r"4608 features of layers.0.attention.qkv: the nearest that can be is 4$"):
+    with pytest.raises(PlanError, match=r"4608 features of layers.0.attention.qkv: the nearest valid number is 4$"):
         build(model("qwen2.5-7b"), Plan(tp=28))
     build(few_heads, Plan(tp=12, tp_style="column"))  # outputs are gathered, parts are rounded up with a note
 
@@ -246,8 +246,8 @@ def test_a_table_of_positions_is_whole_on_every_rank() -> None:
     ("fields", "says"),
     [
         ({"cp": 3}, "a sequence of 512 tokens does not divide into 3"),
-        ({"cp": 16}, "cp = 16 does not divide the 8 heads of layers.0.attention.core: the nearest cp that can be is 8"),
-        ({"cp": 4, "tp": 4}, "cp x tp = 16 does not divide the 8 heads .*: the nearest cp that can be is 2"),
+        ({"cp": 16}, "cp = 16 does not divide the 8 heads of layers.0.attention.core: the nearest valid cp is 8"),
+        ({"cp": 4, "tp": 4}, "cp x tp = 16 does not divide the 8 heads .*: the nearest valid cp is 2"),
     ],
 )
 def test_ulysses_needs_a_head_of_keys_for_each_rank(fields: dict[str, object], says: str) -> None:

@@ -39,7 +39,8 @@ class Interleaved(PipelineSchedule):
         if pipeline.num_microbatches % pipeline.num_ranks:
             raise PlanError(
                 f"the interleaved schedule sends micro-batches in groups of as many as there are pipeline ranks, so "
-                f"{pipeline.num_microbatches} micro-batches on {pipeline.num_ranks} ranks cannot be: take a multiple"
+                f"{pipeline.num_microbatches} micro-batches on {pipeline.num_ranks} ranks do not divide evenly: "
+                "take a multiple"
             )
 
 
