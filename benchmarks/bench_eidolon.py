@@ -27,7 +27,7 @@ PEERS = (3, 7, 15, 31, 63, 127, 255)
 WAYS = ("spin", "mwait")
 WAKEUP = "10 us"
 #: Targets: wall seconds of the whole grid; ratio of the wall times of 255 and 3 peers, at any M.
-MOST_S, MOST_GROWTH = 300.0, 10.0
+MAX_S, MAX_GROWTH = 300.0, 10.0
 
 
 class Measured(NamedTuple):
@@ -92,7 +92,7 @@ def whole(grid: SweepGrid) -> None:
     began_s = time.process_time()
     found = sweep(EidolonOptions(cols=1024, wakeup=WAKEUP), grid)
     cpu_s = time.process_time() - began_s
-    print(f"{len(found.rows)} runs: {found.wall_s:.0f} s on {os.cpu_count()} cores (< {MOST_S:g} s), CPU {cpu_s:.0f} s")
+    print(f"{len(found.rows)} runs: {found.wall_s:.0f} s on {os.cpu_count()} cores (< {MAX_S:g} s), CPU {cpu_s:.0f} s")
 
 
 def main() -> None:
@@ -119,14 +119,14 @@ def main() -> None:
     cpu_s, wall_s = sum(one.cpu_s for one in found.values()), sum(one.wall_s for one in found.values())
     python_s = sum(one.build_s for one in found.values())
     print(
-        f"{len(found)} runs: {wall_s:.0f} s, CPU {cpu_s:.0f} s on one core (< {MOST_S:g} s); building and writes "
+        f"{len(found)} runs: {wall_s:.0f} s, CPU {cpu_s:.0f} s on one core (< {MAX_S:g} s); building and writes "
         f"{100 * python_s / cpu_s:.1f} %"
     )
     for rows in sizes:
         for sync in WAYS:
             few, many = found[rows, numbers[0], sync], found[rows, numbers[-1], sync]
             growth = f"CPU {many.cpu_s / few.cpu_s:.2f}, wall {many.wall_s / few.wall_s:.2f} times"
-            print(f"M = {rows}, {sync}: {numbers[-1]} peers against {numbers[0]}: {growth} (< {MOST_GROWTH:g})")
+            print(f"M = {rows}, {sync}: {numbers[-1]} peers against {numbers[0]}: {growth} (< {MAX_GROWTH:g})")
 
 
 if __name__ == "__main__":

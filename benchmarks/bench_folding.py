@@ -34,8 +34,8 @@ DEGRADED: dict[str, dict[str, object]] = {
     },
     "a dead NIC": {"links_down": [SLOW_NIC[0]]},
 }
-#: Target: the largest of GPUS takes at most MOST_GROWTH times as long as the smallest.
-MOST_GROWTH = 3.0
+#: Target: the largest of GPUS takes at most MAX_GROWTH times as long as the smallest.
+MAX_GROWTH = 3.0
 
 
 class Case(NamedTuple):
@@ -195,7 +195,7 @@ def main() -> None:
         first, last = (measured.get(f"resnet50 DDP, {gpus} GPUs, {fabric}") for gpus in (GPUS[0], GPUS[-1]))
         if first is not None and last is not None:
             growth = f"process {last.wall_s / first.wall_s:.2f}, inside {last.inside_s / first.inside_s:.2f}"
-            print(f"resnet50 DDP, {fabric}, {GPUS[-1]} GPUs against {GPUS[0]}: {growth} times (< {MOST_GROWTH:g})")
+            print(f"resnet50 DDP, {fabric}, {GPUS[-1]} GPUs against {GPUS[0]}: {growth} times (< {MAX_GROWTH:g})")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ MIB = 1 << 20
 TRINE = str(Path(sys.executable).with_name("trine"))
 COMMAND = "collective all_gather --cluster astra3-generic --gpus 8 --size 1M --fidelity loadstore"
 COMMAND_MOST_S = 1.5
-LEAST_EVENTS_PER_S = 10e6
+MIN_EVENTS_PER_S = 10e6
 CASE_5_GPUS, CASE_5_WAVEFRONTS, CASE_5_MOST_GIB = 128, 32, 24
 LINE_BYTES = 128
 
@@ -136,7 +136,7 @@ def compare(measured: dict[str, Measured]) -> None:
     whole, folded = measured.get("16 GPUs, 16 MiB, unfolded"), measured.get("16 GPUs, 16 MiB, folded")
     if whole is not None:
         rate = whole.events / whole.run_s
-        print(f"full model, unfolded: {rate / 1e6:.1f} million events a second (>= {LEAST_EVENTS_PER_S / 1e6:g})")
+        print(f"full model, unfolded: {rate / 1e6:.1f} million events a second (>= {MIN_EVENTS_PER_S / 1e6:g})")
     if whole is not None and folded is not None:
         same = "the same" if whole.end_ps == folded.end_ps else "ANOTHER"
         ratio = whole.run_s / folded.run_s

@@ -25,7 +25,7 @@ except ImportError:  # the second command does not need it
 
 NONE = -32768
 #: Fewest features per row for norms and softmax, as in transformers; kernels are slower on shorter rows.
-LEAST_ROW = 2048
+MIN_ROW = 2048
 #: aiconfigurator's folder -> trine's GPU name, version of the framework that ran it.
 GPUS = {
     "a100_sxm": ("a100-80gb", "1.0.0"), "h100_sxm": ("h100-sxm", "1.3.0rc20"), "h200_sxm": ("h200", "1.3.0rc20"),
@@ -115,7 +115,7 @@ def _neusight(folder: Path):
     for name in ("elem", "ln", "softmax"):
         table = pd.read_csv(folder / f"nv_train_{name}.csv.gz")
         for operator, (kind, count) in tensors.items():
-            least = 1 if kind == "elementwise" else LEAST_ROW
+            least = 1 if kind == "elementwise" else MIN_ROW
             for device, (gpu, bandwidth) in BANDWIDTH.items():
                 rows = table[(table.OPName == operator) & (table.Device.str.strip() == device) & (least <= table.H)]
                 num_bytes = 4.0 * count * rows.B * rows.H

@@ -28,7 +28,7 @@ from fp32_coding import coded, planes
 from trine.compute import Split, kind_of
 from trine.compute.cost import Sizing, is_gradient
 from trine.compute.kinds import family_of
-from trine.compute.tables.convolutions import BOTH, FEW_CHANNELS, FORWARD, WEIGHT
+from trine.compute.tables.convolutions import BOTH, MIN_CHANNELS, FORWARD, WEIGHT
 from trine.compute.tables.fp32_files import DEEPBENCH, ELEMENTWISE, NEUSIGHT, TRACES
 from trine.compute.tables.times import convolution_of
 from trine.workload.readers import load_bundled
@@ -124,7 +124,7 @@ def traces() -> Found:
                 continue
             direction = FORWARD
             if is_gradient(sizes):
-                direction = BOTH if layer.channels >= FEW_CHANNELS else WEIGHT
+                direction = BOTH if layer.channels >= MIN_CHANNELS else WEIGHT
             shape = (2, direction, layer.size[1], layer.size[0], layer.channels, layer.batch, layer.out)
             ends = [pair[::-1] for pair in (layer.filter, layer.padding, layer.stride)]
             add(found, "conv", (*shape, *(n for pair in ends for n in pair)), TRACED_ON, op.gpu_time_ps / 1e6)

@@ -288,7 +288,7 @@ def reckless(rng: Random, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(stages, "RUN_TASKS", rng.choice((1, 200, 10**6)))
     patch.setattr(stages, "MAX_STOPS", rng.choice((64, 64, 2)))
     patch.setattr(classes, "FEW_RANKS", rng.choice((4096, 4096, 0)))
-    patch.setattr(classes, "MOST_CLASSES", rng.choice((0.25, 0.6)))
+    patch.setattr(classes, "MAX_CLASSES", rng.choice((0.25, 0.6)))
 
 
 def private_case(seed: int) -> Case:

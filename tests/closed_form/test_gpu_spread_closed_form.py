@@ -7,7 +7,7 @@ import math
 import pytest
 
 import trine
-from trine.compute.spread import GPU_SPREAD, MOST_SPREAD, slowest_of
+from trine.compute.spread import GPU_SPREAD, MAX_SPREAD, slowest_of
 from trine.errors import InputError
 from trine.parallel.plan import Plan
 from trine.parallel.stragglers import Stragglers, parse_jitter
@@ -81,7 +81,7 @@ def test_an_ensemble_without_jitter_keeps_the_slowest_gpu():
     assert all(abs(ps / alone - 1) < 1e-5 for ps in found.runs.times_ps)
 
 
-@pytest.mark.parametrize("spread", [-0.01, MOST_SPREAD + 0.01, math.nan, math.inf, True, "1%"])
+@pytest.mark.parametrize("spread", [-0.01, MAX_SPREAD + 0.01, math.nan, math.inf, True, "1%"])
 def test_what_is_no_spread_is_refused(spread):
     with pytest.raises(InputError, match="gpu_spread"):
         step(gpu_spread=spread)

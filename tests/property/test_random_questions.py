@@ -24,7 +24,7 @@ MODELS = (MODEL, "model:llama-3.2-1b,layers=2,sequence=128", "model:resnet18,bat
 #: Share of a step that a better network may cost, by another order of operators.
 ORDER = 0.005
 #: Largest space of a plan that is searched.
-MOST_LAYOUTS = 200
+MAX_LAYOUTS = 200
 #: Questions of each law in the slow suite: 3,000 together.
 QUESTIONS = {
     "bandwidth": 400, "latency": 400, "batch": 300, "size": 1420, "nodes": 200, "folding": 200, "sweep": 40, "plan": 40,
@@ -135,7 +135,7 @@ def plan(draw):
     if is_empty(small):
         raise InputError("an empty space")
     layouts = small.all_layouts()
-    if len(layouts) > MOST_LAYOUTS:
+    if len(layouts) > MAX_LAYOUTS:
         raise InputError("too large a space for many questions")
     found = within_limits(outcomes(small, draw.sample(layouts, min(3, len(layouts)))))
     first = small.search().ranked[0].outcome

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 GPU_SPREAD = 0.0148
 SPREAD_SOURCE = "standard deviation 1.48 % of GPUs of one model: Sinha et al., SC 2022, arXiv 2208.11035"
 #: A normal distribution with a larger deviation would include GPUs of zero speed.
-MOST_SPREAD = 0.25
+MAX_SPREAD = 0.25
 
 
 def checked_spread(spread: float) -> float:
-    """Raise InputError unless ``spread`` is a standard deviation from 0 to MOST_SPREAD."""
-    if isinstance(spread, bool) or not isinstance(spread, int | float) or not 0 <= spread <= MOST_SPREAD:
-        raise InputError(f"is from 0 to {MOST_SPREAD:.0%} of the average speed, got {spread!r}", field="gpu_spread")
+    """Raise InputError unless ``spread`` is a standard deviation from 0 to MAX_SPREAD."""
+    if isinstance(spread, bool) or not isinstance(spread, int | float) or not 0 <= spread <= MAX_SPREAD:
+        raise InputError(f"is from 0 to {MAX_SPREAD:.0%} of the average speed, got {spread!r}", field="gpu_spread")
     return float(spread)
 
 

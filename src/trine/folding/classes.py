@@ -161,7 +161,7 @@ def _links_agree(partition: Partition, neighbourhood: Neighbourhood) -> bool:
 
 
 #: If the classes exceed this share of the ranks, every rank is simulated by itself.
-MOST_CLASSES = 0.25
+MAX_CLASSES = 0.25
 #: Up to this many ranks are always refined to the end, because it costs nothing.
 FEW_RANKS = 4096
 
@@ -220,7 +220,7 @@ class ClassSearch:
             colors[part.ranks] = number
         if self.initial_colors is not None:
             colors = colors * (int(self.initial_colors.max(initial=0)) + 1) + self.initial_colors
-        max_classes = len(ranks) if len(ranks) <= FEW_RANKS else int(MOST_CLASSES * len(ranks))
+        max_classes = len(ranks) if len(ranks) <= FEW_RANKS else int(MAX_CLASSES * len(ranks))
         max_classes = max_classes if limit is None else min(max_classes, limit)
         partition = refine(colors[ranks], self._link_colors(neighbourhood), neighbourhood, max_classes)
         if partition is None:

@@ -26,7 +26,7 @@ from trine.results.records import Ends
 from trine.results.waits import releasers, wait_reasons
 
 #: Largest number of tasks to examine for the wait reasons of arrivals.
-MOST_TASKS_AROUND = 1_000_000
+MAX_TASKS_AROUND = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -62,7 +62,7 @@ def _reasons(observer: _Observer, observation: Observation) -> npt.NDArray[np.in
     """
     senders = list(dict.fromkeys(arrival.peer for arrival in observer.arrivals))
     num_tasks = sum(observer.size_of(rank) for rank in (*senders, *observer.ranks))
-    if all(map(observer.is_shown_alike, senders)) or num_tasks > MOST_TASKS_AROUND:
+    if all(map(observer.is_shown_alike, senders)) or num_tasks > MAX_TASKS_AROUND:
         return wait_reasons(observation.graph, observation.records, releasers(observation.graph, observation.records))
     wide = _Observer(observer.run, observer.placement, [*observer.ranks, *senders])
     view = wide.observe()

@@ -37,13 +37,13 @@ DISTANCES = (*range(1, 13), 16, 24, 32)
 
 
 #: Numbers of micro-batches that are tried, each twice the one before.
-MOST_ATTEMPTS = 4
+MAX_ATTEMPTS = 4
 #: Micro-batches of all attempts, as a part of the step's: what a step that never repeats costs in addition.
-MOST_TRIED = 0.75
+MAX_TRIED = 0.75
 #: Fewer micro-batches than this are all simulated.
-LEAST_MICRO_BATCHES = 12
+MIN_MICRO_BATCHES = 12
 #: Micro-batches that are tried first without a pipeline, and if the launching thread waits for the GPU in each.
-FEW_MICRO_BATCHES, FEW_IF_WAITING = 6, 4
+FIRST_MICRO_BATCHES, FIRST_IF_WAITING = 6, 4
 #: Rounds (one micro-batch per stage) that are tried first with virtual stages. The first rank begins
 #: 2 (pp - 1) + (v - 1) pp passes ahead of its first backward pass, which is less than two rounds of v passes for any v;
 #: so fill and drain take two rounds together with their neighbours, and two more repeat.
@@ -62,14 +62,14 @@ def first_counts(plan: Plan, total: int, synchronises: str | None = None) -> tup
         return ()
     is_interleaved = plan.virtual_stages > 1
     if plan.pp == 1:
-        count = FEW_IF_WAITING if synchronises in (None, "forward", "micro-batch") else FEW_MICRO_BATCHES
+        count = FIRST_IF_WAITING if synchronises in (None, "forward", "micro-batch") else FIRST_MICRO_BATCHES
     else:
         count = ROUNDS_IF_INTERLEAVED * plan.pp if is_interleaved else plan.pp + 2
         count *= 1 if synchronises in (None, "pass", "forward") else 2
     counts: list[int] = []
-    while total >= LEAST_MICRO_BATCHES and len(counts) < MOST_ATTEMPTS:
+    while total >= MIN_MICRO_BATCHES and len(counts) < MAX_ATTEMPTS:
         count += (total - count) % (plan.pp if is_interleaved else 2)
-        if sum(counts) + count > MOST_TRIED * total:
+        if sum(counts) + count > MAX_TRIED * total:
             break
         counts.append(count)
         count *= 2

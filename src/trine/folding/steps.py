@@ -25,7 +25,7 @@ _PHASE, _MICROBATCH, _STEP = (LABEL_FIELDS.index(name) for name in ("phase", "mi
 #: Periods that are tried, one number after the other; more of them if stages or prefetched parameters overlap steps.
 TRIED, TRIED_IF_OVERLAPPING = (3, 5, 10), (4, 6, 12)
 #: Steps of all attempts, as a part of the run's: the additional cost of steps that never repeat.
-MOST_TRIED = 0.75
+MAX_TRIED = 0.75
 #: Runs of more steps do not fold.
 MAX_STEPS = 10**6
 
@@ -34,7 +34,7 @@ def first_step_counts(plan: Plan) -> tuple[int, ...]:
     """Return numbers of steps to simulate, one after the other, until they repeat; empty if there are too few steps."""
     tried = TRIED_IF_OVERLAPPING if plan.pp > 1 or plan.prefetch else TRIED
     counts = [(plan.sync_every or 1) * periods for periods in tried]
-    limit = 0 if plan.steps > MAX_STEPS else MOST_TRIED * plan.steps
+    limit = 0 if plan.steps > MAX_STEPS else MAX_TRIED * plan.steps
     return tuple(count for number, count in enumerate(counts, 1) if sum(counts[:number]) <= limit)
 
 

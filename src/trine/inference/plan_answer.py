@@ -18,7 +18,7 @@ from trine.results.screen import Listing, Screen
 from trine.results.text import MAX_LINES, aligned, wrapped_at
 
 #: Layouts, and most and fewest rows of the front, on one screen; the details have all.
-_SHOWN, _FRONT_ROWS, _LEAST_ROWS = 5, 9, 2
+_SHOWN, _FRONT_ROWS, _MIN_ROWS = 5, 9, 2
 _COLUMN = 10
 _HEAD = ("layout", "precision", "copies", "in flight", "TTFT", "TPOT", "per user", "per GPU")
 _BEST = "best load and precision of each layout; tokens/s"
@@ -101,7 +101,7 @@ class ServingPlan(Report):
 
     def summary(self) -> str:
         """Return the answer on one screen; rows of the front give way, evenly."""
-        for count in range(_FRONT_ROWS, _LEAST_ROWS, -1):
+        for count in range(_FRONT_ROWS, _MIN_ROWS, -1):
             screen = self._screen(count)
             if len(screen.text(2 * MAX_LINES).splitlines()) <= MAX_LINES:
                 break

@@ -14,7 +14,7 @@ import numpy as np
 
 from trine.common._jit import without_collector
 from trine.common.observer import unobserved
-from trine.compute.spread import MOST_SPREAD, slowest_of
+from trine.compute.spread import MAX_SPREAD, slowest_of
 from trine.errors import InputError
 from trine.graph.grid import RankGrid
 from trine.parallel.plan import Plan
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: Most stages of a small job (a first one, a last one and two between them), and most chunks of all stages.
 STAGES, CHUNKS = 4, 16
 #: Most layers of a usual chunk in the smaller jobs.
-MOST_LAYERS = 4
+MAX_LAYERS = 4
 
 
 class FormSample(NamedTuple):
@@ -93,7 +93,7 @@ def _shape(count: int, layers: tuple[int, ...]) -> tuple[int, ...]:
     differences = [0] * count
     for place in (0, -2, -1):
         differences[place] = layers[place] - middle
-    base = max(1, min(-min(differences), MOST_LAYERS))
+    base = max(1, min(-min(differences), MAX_LAYERS))
     return tuple(max(0, base + each) for each in differences)
 
 
@@ -135,7 +135,7 @@ def _spread_of(job: SearchJob, ranks: int) -> float | None:
     """Return the spread of GPU speeds with which ``ranks`` GPUs wait as long for the slowest one as all GPUs do."""
     if not job.probe.slower or ranks == 1:
         return job.options.gpu_spread
-    return min(job.probe.slower / slowest_of(ranks, 1.0), MOST_SPREAD)
+    return min(job.probe.slower / slowest_of(ranks, 1.0), MAX_SPREAD)
 
 
 def _placement(chunks: tuple[int, ...]) -> dict[str, Any]:

@@ -288,7 +288,7 @@ class Probe:
 
 
 #: Least share of a model's layers that must be equal, but for windows, for these to stand for all.
-LEAST_EQUAL = Fraction(2, 3)
+MIN_EQUAL = Fraction(2, 3)
 
 
 def can_probe(workload: Workload) -> bool:
@@ -328,7 +328,7 @@ def _with_equal_layers(spec: ModelSpec) -> ModelSpec | None:
         return spec
     layers = [_without_window(layer) for layer in spec.layers]
     usual = max(layers, key=layers.count)
-    if layers.count(usual) < LEAST_EQUAL * len(layers):
+    if layers.count(usual) < MIN_EQUAL * len(layers):
         return None
     return replace(spec, layers=(usual,) * len(spec.layers), parameters=None)
 

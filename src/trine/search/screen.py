@@ -44,7 +44,7 @@ _CLOSE = 9
 _SIBLINGS = ("1f1b", "interleaved")
 #: Most reserved bytes per further byte of the lower bound: in jobs of a few layers, segments of the allocator that
 #: happen to fill up or not say more than a layer does.
-MOST_PER_BYTE = 1.05
+MAX_PER_BYTE = 1.05
 #: Newton's method: most iterations, the relative shift of a derivative, and the error that ends it.
 ITERATIONS, SHIFT, EXACT = 8, 1e-3, 1e-5
 
@@ -349,6 +349,6 @@ def _memory(
         if more <= less or not needed[0][end] or not needed[1][end]:
             return ()
         ratio = (needed[1][end] - needed[0][end]) / (more - less)
-        ratio = min(max(ratio, 1.0), MOST_PER_BYTE)
+        ratio = min(max(ratio, 1.0), MAX_PER_BYTE)
         lines.append((needed[1][end] - ratio * more, ratio))
     return tuple(lines)

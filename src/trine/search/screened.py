@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from trine.search.worker import Outcome
 
 #: Forms that the screen calibrates, at most, and together.
-MOST_FORMS, FORMS_TOGETHER = 20, 2
+MAX_FORMS, FORMS_TOGETHER = 20, 2
 #: Forms are calibrated at first if their lower bound exceeds the least one by at most this factor: bounds are up to a
 #: tenth low, so that slower forms cannot be the fastest.
 NEAR_THE_BEST = 1.15
 #: Layouts to simulate, at most: in search of the best, while fewer fit than asked for, and while none fits.
-MOST, MOST_IF_FEW, MOST_IF_NONE = 8, 24, 64
+MOST, MAX_IF_FEW, MAX_IF_NONE = 8, 24, 64
 #: Layouts of a tie that are simulated, since they take less for granted than the fastest, and entries looked at.
-MOST_IN_TIE, LOOK_IN_TIE = 3, 200
+MAX_IN_TIE, LOOK_IN_TIE = 3, 200
 #: While no layout fits, those whose estimated memory exceeds the capacity by less are simulated: of calibrated forms,
 #: and of others. Later, a layout at its capacity would be tight, and no use.
 MEMORY_ERROR, MEMORY_ERROR_IF_CLOSE = 0.005, 0.02
@@ -176,7 +176,7 @@ class ScreenedSearch(Search):
                     best[key] = (estimate, layout)
         order = sorted(best.values(), key=lambda pair: (pair[0], pair[1].key))
         horizon = NEAR_THE_BEST * order[0][0] if order else 0
-        self._calibrate([layout for estimate, layout in order[: MOST_FORMS // 3] if estimate <= horizon])
+        self._calibrate([layout for estimate, layout in order[: MAX_FORMS // 3] if estimate <= horizon])
 
     def _usual_sharding(self, family: Family) -> str:
         return "zero1" if "zero1" in family.shardings else family.shardings[0]
@@ -217,7 +217,7 @@ class ScreenedSearch(Search):
         most = self.most if self.most is not None and self.ranked else MOST
         missing = self.top - len(self.ranked)
         if missing > 0:
-            most = max(MOST_IF_FEW, 2 * self.top) if self.ranked else MOST_IF_NONE
+            most = max(MAX_IF_FEW, 2 * self.top) if self.ranked else MAX_IF_NONE
             most = self.most if self.most is not None and self.ranked else most
         if self.ranked:
             size = min(size, max(missing, 1))
@@ -250,7 +250,7 @@ class ScreenedSearch(Search):
             elif without in chosen:
                 waiting.append(entry)
             elif not self._known_screen.is_known(entry.subject):
-                if may_calibrate and self._known_screen.num_forms < MOST_FORMS:
+                if may_calibrate and self._known_screen.num_forms < MAX_FORMS:
                     self._calibrate_next(entry)
                 else:
                     self.rejected[UNPROMISING] += 1
@@ -275,7 +275,7 @@ class ScreenedSearch(Search):
     def _simulate_likely_tight(self) -> None:
         """Simulate the fastest of the layouts that were left out as likely tight, since none fits with a margin."""
         self._likely_tight.sort()
-        chosen = self._likely_tight[: max(0, MOST_IF_NONE - self.num_simulated)][:MOST]
+        chosen = self._likely_tight[: max(0, MAX_IF_NONE - self.num_simulated)][:MOST]
         self.rejected[TIGHT_LIKELY] -= len(chosen)
         if chosen:
             self.simulate(chosen)
@@ -288,7 +288,7 @@ class ScreenedSearch(Search):
         mine = min(assumptions(each.layout, self.node_gpus) for each in self.ranked
                    if each.outcome.step_ps <= (1 + RESOLUTION) * least)  # fmt: skip
         found.sort(key=lambda entry: (assumptions(entry.subject, self.node_gpus), entry.bound, entry.key))
-        chosen = [entry for entry in found if assumptions(entry.subject, self.node_gpus) < mine][:MOST_IN_TIE]
+        chosen = [entry for entry in found if assumptions(entry.subject, self.node_gpus) < mine][:MAX_IN_TIE]
         for entry in found:
             if entry not in chosen:
                 heapq.heappush(self.queue, entry)

@@ -30,14 +30,14 @@ from trine.search.worker import Outcome, PackedJob, probe_all, simulate_layout
 from trine.training.memory import facts_of
 
 #: Layouts simulated in the first round, and most in a later one; each round doubles.
-FIRST_ROUND, MOST_PER_ROUND = 4, 32
+FIRST_ROUND, MAX_PER_ROUND = 4, 32
 #: Spaces with more layouts than SMALL are large: unless the search is exact, it estimates from similar layouts.
 SMALL = 1000
 #: A search that is not exact ends after this many layouts in a row that are not among the best. In each round it
 #: simulates the most promising of CHOICE times the round's layouts.
 PATIENCE, PATIENCE_IF_LARGE, CHOICE = 64, 12, 4
 #: Most simulations of a large space for its frontier of time and memory.
-MOST_ON_FRONTIER = 96
+MAX_ON_FRONTIER = 96
 #: Forms of parallelism that one task probes, and queued layouts whose forms are probed together.
 PROBES_PER_TASK, LAYOUTS_AHEAD = 8, 60
 #: Full recomputation repeats nearly the whole forward pass of a layer, at least this share of it.
@@ -76,7 +76,7 @@ class Search:
     """A best-first search of one space. rejected: numbers of layouts by reason; ranked: simulated ones that fit.
 
     pareto: simulate layouts that no result beats in both time and memory, besides the ``top`` fastest ones; in a large
-    space that is not searched exactly, by estimates, and at most MOST_ON_FRONTIER.
+    space that is not searched exactly, by estimates, and at most MAX_ON_FRONTIER.
     most: simulate no more layouts once one fits.
     """
 
@@ -148,15 +148,15 @@ class Search:
         size = FIRST_ROUND
         while not self._is_done() and (batch := self._next_round(size)):
             self.simulate(batch)
-            size = min(2 * size, MOST_PER_ROUND)
+            size = min(2 * size, MAX_PER_ROUND)
             if self.pareto and self.estimates:
-                size = min(size, MOST_ON_FRONTIER - self.num_simulated)
+                size = min(size, MAX_ON_FRONTIER - self.num_simulated)
 
     def _is_done(self) -> bool:
         """Return whether a search that is not exact has seen enough layouts."""
         most = self.most
         if self.pareto:
-            return self.estimates and self.num_simulated >= MOST_ON_FRONTIER
+            return self.estimates and self.num_simulated >= MAX_ON_FRONTIER
         if self.ranked and most is not None and self.num_simulated >= most:
             return True
         return not self._exact and self._since_best >= self._patience
@@ -409,7 +409,7 @@ class Search:
         horizon = self._horizon
         waiting = sum(entry.bound <= horizon for entry in self.queue)
         if self.pareto and self.estimates:
-            waiting = min(waiting, MOST_ON_FRONTIER - self.num_simulated)
+            waiting = min(waiting, MAX_ON_FRONTIER - self.num_simulated)
         elif not (self._exact or self.pareto):
             waiting = min(waiting, max(0, self._patience - self._since_best))
         _report(self.num_simulated, self.num_simulated + waiting)

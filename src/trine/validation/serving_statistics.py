@@ -23,7 +23,7 @@ from trine.validation.serving_rows import AGGREGATED, DISAGGREGATED
 
 GROUPS = ("engine", "model", "gpu", "precision", "stack")
 #: Rows of a stack that give its factor, and the least number of rows of a stack with a factor.
-CALIBRATION_ROWS, LEAST_CALIBRATED = 3, 6
+CALIBRATION_ROWS, MIN_CALIBRATED = 3, 6
 #: Quantities whose errors other tools publish.
 PUBLISHED = ("tpot", "ttft", "end_to_end")
 #: Files of InferenceX, whose points AISimulate and aiconfigurator publish errors of.
@@ -130,9 +130,9 @@ def calibrated_errors(values: Sequence[ComparedValue]) -> list[float]:
     """Return errors of a stack's rows with one factor from :data:`CALIBRATION_ROWS` of them, which do not count.
 
     The factor is the median of measured / predicted. The rows have the lowest, middle and highest concurrency, so that
-    configuration alone chooses them. Empty for a stack with fewer than :data:`LEAST_CALIBRATED` rows.
+    configuration alone chooses them. Empty for a stack with fewer than :data:`MIN_CALIBRATED` rows.
     """
-    if len(values) < LEAST_CALIBRATED:
+    if len(values) < MIN_CALIBRATED:
         return []
     ordered = sorted(values, key=lambda value: (value.row.concurrency or 0, value.row.name))
     chosen = [0, len(ordered) // 2, len(ordered) - 1]

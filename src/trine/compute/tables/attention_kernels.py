@@ -30,7 +30,7 @@ _BLACKWELL: _Shares = {
     "flash-1": (0.29, 0.31), "triton": (0.41, 0.31), "flash-2": (0.57, 0.62), "flash-3": (1.0, 1.0),
 }  # fmt: skip
 #: Highest share of the peak that FlashAttention-2 reaches (forward, backward) on GPUs older than Hopper.
-_MOST_OLDER = (0.73, 0.63)
+_MAX_OLDER = (0.73, 0.63)
 
 
 def kernel_share(generation: str, kernel: str, *, backward: bool) -> float:
@@ -43,4 +43,4 @@ def most_of_peak(generation: str, kernel: str, *, backward: bool) -> float:
     """Return the highest published share of the GPU's peak for the kernel, or 1 if no source gives one."""
     if generation in ("hopper", "blackwell"):
         return 1.0
-    return _MOST_OLDER[backward] * kernel_share(generation, kernel, backward=backward)
+    return _MAX_OLDER[backward] * kernel_share(generation, kernel, backward=backward)

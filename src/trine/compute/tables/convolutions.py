@@ -34,7 +34,7 @@ HALVES = ("float16", "bfloat16")
 #: Indexed by the dtype number in the tables; columns: dtype, pass, w, h, c, n, k, filter, padding, stride.
 BENCH_DTYPES = ("float32", "float16", "tfloat32")
 #: Fewer channels than this keep tensor cores idle.
-FEW_CHANNELS = 8
+MIN_CHANNELS = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,7 +114,7 @@ class BenchSurface:
 
 def _kind(layer: Convolution) -> tuple[float, ...]:
     """Return features of the possible algorithms; layers that differ in one of these have little in common."""
-    narrow = layer.channels // layer.groups < FEW_CHANNELS
+    narrow = layer.channels // layer.groups < MIN_CHANNELS
     return 2.0 * (prod(layer.filter) == 1), 2.0 * (prod(layer.filter) > 9), 2.0 * (max(layer.stride) > 1), 6.0 * narrow
 
 
@@ -262,7 +262,7 @@ def _measured_for(gpu: GpuSpec, dtype: str) -> tuple[str, str]:
 
 def _traced_us(layer: Convolution, direction: int) -> float:
     """Return the H100's TF32 time; its combined gradients are split as the V100's in float16."""
-    if direction == FORWARD or (direction == WEIGHT and layer.channels // layer.groups < FEW_CHANNELS):
+    if direction == FORWARD or (direction == WEIGHT and layer.channels // layer.groups < MIN_CHANNELS):
         return _bench_us(_TRACED, "tfloat32", direction, layer)
     parts = {part: _bench_us("v100", "float16", part, layer) for part in (INPUT, WEIGHT)}
     return _bench_us(_TRACED, "tfloat32", BOTH, layer) * parts[direction] / sum(parts.values())

@@ -37,7 +37,7 @@ _SPLITS = (1, 2, 4, 8)
 #: Bytes of an operand's element, and of the result's.
 _ITEM_BYTES = {"float32": 4.0, "tfloat32": 4.0, "bfloat16": 2.0, "float8": 1.0, "float4": 0.5}
 _OUT_BYTES = {"float32": 4.0, "tfloat32": 4.0, "bfloat16": 2.0, "float8": 2.0, "float4": 2.0}
-_MOST_COPIES = 5
+_MAX_COPIES = 5
 #: Relative overflow of the cache beyond which a working set comes wholly from memory, because reads are cyclic.
 _SPILLING = 0.1
 #: Octaves between shapes with weights from the cache and from memory, and between shapes with and without a ragged last
@@ -66,7 +66,7 @@ def _spilled(m: Float64, n: Float64, k: Float64, machine: Machine, item: float, 
     if not machine.cache_bytes:
         return np.ones(np.shape(m))
     weights = item * k * n
-    copies = np.clip(np.ceil(machine.cache_bytes / weights), 1, _MOST_COPIES)
+    copies = np.clip(np.ceil(machine.cache_bytes / weights), 1, _MAX_COPIES)
     excess = (copies * weights + item * m * k + out * m * n) / machine.cache_bytes - 1
     return np.asarray(np.clip(excess / _SPILLING, 0.0, 1.0))
 

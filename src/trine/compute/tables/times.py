@@ -78,7 +78,7 @@ _ROWWISE = frozenset({"layer_norm", "softmax", "loss"})
 #: steps with a fused optimizer in tests/data/h100/steps.csv, median (1.3 to 2.3). The GEMM tables contain it.
 GAP_US = 1.9
 #: Maximum number of launches of an operator; larger attribute values are ignored.
-_MOST_KERNELS = 1e9
+_MAX_KERNELS = 1e9
 
 
 class SizedTimes:
@@ -274,7 +274,7 @@ def _accumulates(sizes: Resized) -> bool:
 
 def number_of(value: object) -> float:
     """Return the attribute's value as a positive number, or 1 if it is not one."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST_KERNELS:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MAX_KERNELS:
         return 1.0
     return float(value)
 
