@@ -28,7 +28,7 @@ from fp32_coding import coded, planes
 from trine.compute import Split, kind_of
 from trine.compute.cost import Sizing, is_gradient
 from trine.compute.kinds import family_of
-from trine.compute.tables.convolutions import BOTH, MIN_CHANNELS, FORWARD, WEIGHT
+from trine.compute.tables.convolutions import BOTH, FORWARD, MIN_CHANNELS, WEIGHT
 from trine.compute.tables.fp32_files import DEEPBENCH, ELEMENTWISE, NEUSIGHT, TRACES
 from trine.compute.tables.times import convolution_of
 from trine.workload.readers import load_bundled
