@@ -58,7 +58,7 @@ def plan(
     check_needed(search.kind, search.values, "plan")
     given: dict[str, Any] | None = None if from_file is None else read_flags(from_file)
     cluster, text = _machine(machine, search["gpus"])
-    for name in ("software", "loss", "gradient_dtype", "precision", "trainable"):
+    for name in ("gpu", "software", "loss", "gradient_dtype", "precision", "trainable"):
         text += f" --{name.replace('_', '-')} {search[name]}" if search[name] is not None else ""
     with RowsLine("layouts simulated") as line, observing(progress=line, on_compile=line.compiling):
         answer: PlanSearch = search_plan(model, options=search.make(cluster=cluster, given=given, emit=emit))

@@ -36,6 +36,15 @@ def test_the_best_layouts_are_ranked_and_the_command_simulates_the_first(tmp_pat
     assert step["step_time_s"] == pytest.approx(times[0])
 
 
+def test_the_command_keeps_another_gpu():
+    options = ("--gpu", "a100-80gb", "--fix", "tp=2", "--fix", "micro_batch=1")
+    answer = json.loads(asked(*SMALL, *options, "--json", "-").stdout)
+    command = answer["train_command"].split()
+    assert command[command.index("--gpu") + 1] == "a100-80gb"
+    step = json.loads(asked(*command[1:], "--json", "-").stdout)
+    assert step["step_time_s"] == pytest.approx(answer["layouts"][0]["step_time_s"])
+
+
 def test_fixed_fields_hold_and_top_sets_the_number_of_layouts():
     answer = json.loads(asked(*SMALL, "--fix", "tp=2", "--top", "2", "--json", "-").stdout)
     assert [row["tp"] for row in answer["layouts"]] == [2, 2]
