@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from trine.cli.completions import clusters, gpus, software_profiles, traces
@@ -36,11 +37,13 @@ def inspect(
 
     workload = load(path)
     second = None if against is None else load(against)  # load before printing: it may raise
+    serving = _serving(workload, cluster, model)  # before printing, too
     description = describe(workload)
     show(description_text(description), json)
     answer = asdict(description)
-    if (serving := _serving(workload, cluster, model, json)) is not None:
-        answer["serving"] = serving
+    if serving is not None:
+        show(serving.text, json)
+        answer["serving"] = serving.row
     if second is not None:
         differences = compare(workload, second)
         show(f"\ncompared with {against}: {len(differences)} differences", json)
@@ -50,8 +53,19 @@ def inspect(
     write_json(answer, json, "trace inspect")
 
 
-def _serving(workload: Workload, cluster: str | None, model: str | None, json: str | None) -> dict[str, Any] | None:
-    """Show and return the step of an inference engine, with its prediction if there is a cluster; None for others."""
+@dataclass(frozen=True)
+class _EngineStep:
+    """A recorded step of an inference engine, as text and as JSON."""
+
+    text: str
+    row: dict[str, Any]
+
+
+def _serving(workload: Workload, cluster: str | None, model: str | None) -> _EngineStep | None:
+    """Return the step of an inference engine, with its prediction if there is a cluster; None for other traces.
+
+    Raises InputError if a prediction is asked for that has no such step, or no cluster.
+    """
     if workload.is_training and cluster is None and model is None:
         return None
     from dataclasses import asdict
@@ -66,11 +80,11 @@ def _serving(workload: Workload, cluster: str | None, model: str | None, json: s
         return None
     if cluster is None and model is not None:
         raise InputError("names the model of a prediction: add --cluster NAME", field="--model")
-    show(f"\n{step.text()}", json)
     predicted = None if cluster is None else predicted_us(step, cluster, model)
+    text = f"\n{step.text()}"
     if predicted is not None:
-        show(f"\n{comparison_text(step, predicted)}", json)
-    return {**asdict(step), "predicted_us": predicted}
+        text += f"\n\n{comparison_text(step, predicted)}"
+    return _EngineStep(text, {**asdict(step), "predicted_us": predicted})
 
 
 def convert(

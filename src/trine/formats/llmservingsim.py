@@ -9,12 +9,12 @@ itself; the format cannot express CPU time.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trine.common.outputs import open_output, write_csv, write_text
 from trine.common.spec import dump_yaml
 from trine.errors import InputError
 from trine.formats.llmservingsim_tables import (
@@ -74,7 +74,7 @@ def write_bundle(
         "engine_effective": {"max_num_batched_tokens": MAX_TOKENS, "max_num_seqs": MAX_SEQUENCES},
         "skew_fit": {"enabled": False},
     }  # fmt: skip
-    (root / "meta.yaml").write_text(dump_yaml(meta), encoding="utf-8")
+    write_text(root / "meta.yaml", dump_yaml(meta), follow=False)
     return root
 
 
@@ -107,7 +107,5 @@ def _write_degree(folder: Path, deployment: Deployment, blocks: Blocks) -> None:
 
 
 def _write(path: Path, header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows((*row[:-1], f"{row[-1]:.6g}") for row in rows)
+    with open_output(path, follow=False) as file:
+        write_csv(file, header, ((*row[:-1], f"{row[-1]:.6g}") for row in rows))

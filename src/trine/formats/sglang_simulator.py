@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trine.common.outputs import write_text
 from trine.errors import InputError
 from trine.inference.step_time import StepLayout, step_time
 
@@ -104,7 +105,7 @@ def write_replay_table(
     for step in steps:
         pairs = sorted([new, cached] for new, cached in step)
         table[json.dumps(pairs)] = _seconds((model, cluster), layout, pairs)
-    Path(path).write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(table, indent=2) + "\n")
 
 
 def _pairs(batch: Any) -> list[list[int]]:
