@@ -62,7 +62,7 @@ def test_steps_add_up_and_never_lose_time(model, decodes, context, new, cached):
     steps = timer(model)
     alone = steps.time(Step(decodes, float(context)))
     more = steps.time(Step(decodes, 1.5 * context))
-    assert more.us >= alone.us * (1 - 1e-3)  # measured kernels of the shortest contexts scatter
+    assert more.us >= alone.us * (1 - 1e-9)
     assert alone.us == pytest.approx(sum(alone.parts.values()))
     mixed = steps.time(Step(decodes, float(context), (PromptChunk(new, cached),)))
     assert mixed.us > alone.us * 0.97  # kernels of more tokens may be tuned better

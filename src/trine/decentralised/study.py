@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 # Metrics of the workers of a Hop run: waiting times, ages of updates, bytes.
 
 
-class _Arrivals(NamedTuple):
+class _WorkerArrivals(NamedTuple):
     """Updates from one neighbour, in arrival order (also the send order)."""
 
     ends_ps: list[int]
@@ -167,10 +167,10 @@ class HopNumbers:
             return int(records.start_ps[tasks.apply])
         return int(records.end_ps[tasks.finish])
 
-    def _arrivals(self, sender: int, receiver: int) -> _Arrivals:
+    def _arrivals(self, sender: int, receiver: int) -> _WorkerArrivals:
         """Return the updates that ``sender`` sends to ``receiver``."""
         place = self.graph.out[sender].index(receiver)
-        arrivals = _Arrivals([], [], [])
+        arrivals = _WorkerArrivals([], [], [])
         for visit, tasks in zip(self.run.choices.paths[sender], self.run.tasks.visits[sender], strict=True):
             if visit.trains and (sender, receiver, visit.iteration) not in self.run.choices.dropped:
                 task = tasks.sends[place]
@@ -179,7 +179,7 @@ class HopNumbers:
                 arrivals.tasks.append(task)
         return arrivals
 
-    def _averaged_update(self, visit: Visit, now_ps: int, arrived: _Arrivals) -> tuple[int, int | None]:
+    def _averaged_update(self, visit: Visit, now_ps: int, arrived: _WorkerArrivals) -> tuple[int, int | None]:
         newest = bisect_right(arrived.ends_ps, now_ps) - 1
         if self.protocol.staleness == 0:
             newest = min(newest, bisect_right(arrived.iterations, visit.iteration) - 1)

@@ -13,6 +13,7 @@ NOT_MODELLED = (
     "arrivals at a rate, and their queues (the clients keep a fixed number of requests in flight)",
     "eviction from the prefix cache, and preemption of running requests",
     "padding of batches to the sizes of CUDA graphs",
+    "bubbles of a pipeline (its stages are taken as equally long and always busy)",
     "rebalancing of experts, and offloading of the KV cache",
 )
 

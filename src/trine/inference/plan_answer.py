@@ -24,6 +24,7 @@ _HEAD = ("layout", "precision", "copies", "in flight", "TTFT", "TPOT", "per user
 _BEST = "best load and precision of each layout; tokens/s"
 _FRONT = "front: no simulated point has more tokens/s per user and per GPU"
 _NOT_JUDGED = "the quality of answers in fewer bits; --precision takes one"
+_BUBBLES = "bubbles of pipelines (pp) are not modelled: measure one before you choose it"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -124,7 +125,9 @@ class ServingPlan(Report):
 
     def _closing(self) -> list[tuple[str, str]]:
         rejected = "; ".join(f"{count:,} {reason}" for reason, count in self.rejected.items())
-        return [(name, text) for name, text in (("tie", self.tie), ("rejected", rejected)) if text]
+        has_pipeline = any(each.answer.job.layout.pp > 1 for each in self.ranked[:_SHOWN])
+        rows = (("tie", self.tie), ("note", _BUBBLES if has_pipeline else ""), ("rejected", rejected))
+        return [(name, text) for name, text in rows if text]
 
     def details(self) -> str:
         """Return all layouts and the whole front, with notes."""

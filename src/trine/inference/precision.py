@@ -39,14 +39,14 @@ class ServedPrecision(Spec):
         return self.weight_bits / 8
 
 
-class _Precisions(Spec):
+class _ServedPrecisions(Spec):
     precisions: dict[str, ServedPrecision]
 
 
 @cache
 def served_precisions() -> dict[str, ServedPrecision]:
     """Return all precisions by name."""
-    return read_spec(SERVING / "precisions.yaml", _Precisions).precisions
+    return read_spec(SERVING / "precisions.yaml", _ServedPrecisions).precisions
 
 
 def precision_name(name: str, stored: str) -> str:

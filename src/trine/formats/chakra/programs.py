@@ -151,7 +151,7 @@ def make_program(file: TraceFile, known: messages.Groups, tables: Tables, *, own
     return program._replace(notes=(*file.notes, *program.notes)) if file.notes else program
 
 
-class _Message(NamedTuple):
+class _PeerMessage(NamedTuple):
     """A message. tag: (tag, bytes, number), unique among the messages to, or from, this peer."""
 
     peer: int
@@ -244,7 +244,7 @@ class _StepWriter:
         source, _, tag = self._message(node, attributes, "comm_src", "comm_dst")
         return Recv(Peer(RANK, source), tag, after, self._label(node, attributes))
 
-    def _message(self, node: RawNode, attributes: Attributes, peer: str, own_rank_key: str) -> _Message:
+    def _message(self, node: RawNode, attributes: Attributes, peer: str, own_rank_key: str) -> _PeerMessage:
         """Return the message of a node; ``peer``: the attribute with the other rank."""
         self._on_gpu(node, attributes)
         peer_rank = attributes.integer(peer, most=_MAX_RANK)
@@ -256,7 +256,7 @@ class _StepWriter:
         key = (node.type, peer_rank, tag, size)
         number = self._counts[key]
         self._counts[key] += 1
-        return _Message(peer_rank, size, (tag, size, number))
+        return _PeerMessage(peer_rank, size, (tag, size, number))
 
     def _collective(self, node: RawNode, attributes: Attributes, after: tuple[int, ...]) -> Collective | None:
         self._on_gpu(node, attributes)
