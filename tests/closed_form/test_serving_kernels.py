@@ -96,7 +96,7 @@ def test_measured_latent_attention_comes_back(engine):
     latent = LatentTimes(load_gpu("h200"), engine, "bf16")
     for h, b, s in ((3, 2, 8), (7, 0, 5), (5, 6, 10)):
         if not np.isnan(times[h, b, s]):
-            # Longer contexts take no less time: where the measured times scatter, the longest of the shorter ones holds.
+            # Longer contexts take no less time: where measured times scatter, the longest so far holds.
             expected = np.nanmax(times[h, b, : s + 1])
             assert expected == pytest.approx(times[h, b, s], rel=0.02)
             assert latent.decode_us(heads[h], batch[b], length[s], 576) == pytest.approx(expected, rel=1e-9)
