@@ -13,7 +13,7 @@ from trine.cli.output import show, write_json
 from trine.common.units import format_bytes
 
 if TYPE_CHECKING:
-    from trine.common.installation import KernelCache, Package, Processors
+    from trine.common.installation import KernelFolder, Package, Processors
 
 #: Least number of usable cores without advice: sweeps and searches use one process each.
 MIN_CORES = 2
@@ -105,13 +105,13 @@ def _extras(found: tuple[Package, ...]) -> list[str]:
     return lines
 
 
-def _kernels(cache: KernelCache) -> str:
+def _kernels(cache: KernelFolder) -> str:
     if cache.folder is None:
         return "not kept"
     return f"{cache.kernels} compiled ({format_bytes(cache.size_bytes)}) in {cache.folder}"
 
 
-def _advice(before: KernelCache, cache: KernelCache, cores: Processors, memory: int | None) -> list[str]:
+def _advice(before: KernelFolder, cache: KernelFolder, cores: Processors, memory: int | None) -> list[str]:
     """Return the slow parts with their reasons and remedies. before: the cache before the small answer."""
     advice = []
     if cache.problem is not None:

@@ -56,7 +56,7 @@ class Processors:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelCache:
+class KernelFolder:
     """Folder of compiled kernels. folder: None if none can be used, with the reason as problem."""
 
     folder: str | None
@@ -134,16 +134,16 @@ def _numbers_of(path: Path) -> list[int]:
     return [int(word) for word in words] if all(word.isdecimal() for word in words) else []
 
 
-def kernel_cache() -> KernelCache:
+def kernel_cache() -> KernelFolder:
     """Return the folder of compiled kernels, how many it holds and their size."""
     from trine.common._jit import cache_directory
 
     folder = cache_directory()
     if folder is None:
-        return KernelCache(None, 0, 0, said())
+        return KernelFolder(None, 0, 0, said())
     files = list(folder.glob("*.nbc"))
     size_bytes = sum(file.stat().st_size for file in files)
-    return KernelCache(str(folder), len(files), size_bytes, said())
+    return KernelFolder(str(folder), len(files), size_bytes, said())
 
 
 def slow_settings() -> Iterator[tuple[str, str]]:
