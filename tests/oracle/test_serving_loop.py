@@ -17,6 +17,11 @@ class _Time:
 class LinearTimer:
     """Steps of 100 us, 2 us a decoding sequence, 0.001 us a cached token that it reads, and 0.1 us a prompt token."""
 
+    stages = 1
+
+    def round_us(self, step: Step) -> float:
+        return self.time(step).us
+
     def time(self, step: Step) -> _Time:
         prompts = sum(chunk.new for chunk in step.chunks)
         return _Time(100 + step.decodes * (2 + 0.001 * step.context) + 0.1 * prompts)

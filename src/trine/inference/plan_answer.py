@@ -24,7 +24,6 @@ _HEAD = ("layout", "precision", "copies", "in flight", "TTFT", "TPOT", "per user
 _BEST = "best load and precision of each layout; tokens/s"
 _FRONT = "front: no simulated point has more tokens/s per user and per GPU"
 _NOT_JUDGED = "the quality of answers in fewer bits; --precision takes one"
-_BUBBLES = "bubbles of pipelines (pp) are not modelled: measure one before you choose it"
 #: Points of the front that carry their layout in the picture.
 NAMED_POINTS = 4
 
@@ -127,8 +126,7 @@ class ServingPlan(Report):
 
     def _closing(self) -> list[tuple[str, str]]:
         rejected = "; ".join(f"{count:,} {reason}" for reason, count in self.rejected.items())
-        has_pipeline = any(each.answer.job.layout.pp > 1 for each in self.ranked[:_SHOWN])
-        rows = (("tie", self.tie), ("note", _BUBBLES if has_pipeline else ""), ("rejected", rejected))
+        rows = (("tie", self.tie), ("rejected", rejected))
         return [(name, text) for name, text in rows if text]
 
     def details(self) -> str:

@@ -185,15 +185,19 @@ class _Service:
     def _tpot_us(self, sequences: int) -> float:
         """Return the time per token of a batch whose requests all decode."""
         speculation = self.job.speculation
-        return self._decode_step(sequences).us / (1.0 if speculation is None else speculation.tokens_per_step)
+        round_us = self.timer.round_us(self._middle_step(sequences))
+        return round_us / (1.0 if speculation is None else speculation.tokens_per_step)
 
     # Single steps ---------------------------------------------------------------------------------------------------
 
     def _decode_step(self, sequences: int) -> StepTime:
-        """Return a decode step in the middle of the output."""
+        """Return the time of a decode step in the middle of the output."""
+        return self.timer.time(self._middle_step(sequences))
+
+    def _middle_step(self, sequences: int) -> Step:
         speculation = self.job.speculation
         context = self.job.input_tokens + self.job.output_tokens / 2
-        return self.timer.time(Step(sequences, context, drafts=0 if speculation is None else speculation.drafts))
+        return Step(sequences, context, drafts=0 if speculation is None else speculation.drafts)
 
     def _prefill_step(self) -> StepTime:
         """Return the prefill of one prompt."""
