@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import pytest
 
 from trine.inference.engines import load_engine
-from trine.inference.loop import REQUESTS, ClientLoad, ClosedLoop, closed_form, closed_loop
+from trine.inference.load_times import closed_form, closed_loop
+from trine.inference.loop import REQUESTS, ClientLoad, ClosedLoop
 from trine.inference.steps import Step
 
 

@@ -16,9 +16,8 @@ from statistics import fmean
 from trine.inference.engines import EngineProfile
 from trine.inference.steps import PromptChunk, Step, StepTimer
 
-#: Waves of requests that run: the first, and those that stand for all later ones. Loops of more steps take the closed
-#: form.
-_WAVES, _MAX_STEPS = 3, 10_000
+#: Waves of requests that run: the first, and those that stand for all later ones.
+WAVES = 3
 #: Requests of a client: benchmarks send ten prompts per client (InferenceX, benchmark_lib.sh).
 REQUESTS = 10
 
@@ -125,7 +124,7 @@ class ClosedLoop:
     @property
     def is_measured(self) -> bool:
         """Whether all waves have ended."""
-        return len(self._finished) >= _WAVES * self._load.clients
+        return len(self._finished) >= WAVES * self._load.clients
 
     @property
     def decodes_only(self) -> bool:
@@ -238,39 +237,6 @@ class ClosedLoop:
             complete.append(self._waiting.popleft())
             free -= 1
         return tuple(chunks), complete
-
-
-def closed_loop(timer: StepTimer, engine: EngineProfile, load: ClientLoad) -> LoopTimes:
-    """Return the means of a load, step by step; of very many steps, by :func:`closed_form`.
-
-    load: of one attention replica, or of one micro-batch of a pipeline, whose others have as many clients.
-    """
-    steps = _WAVES * load.clients * (load.prompt / load.budget + (2 if load.spread else 0))
-    if steps * timer.stages > _MAX_STEPS:
-        return closed_form(timer, load)
-    if timer.stages > 1:
-        from trine.inference.pipeline_loop import PipelineLoop
-
-        return PipelineLoop(timer, engine, load).run()
-    return ClosedLoop(timer, engine, load).run()
-
-
-def closed_form(timer: StepTimer, load: ClientLoad) -> LoopTimes:
-    """Return the means of clients in step: all prompts one after the other, then all decode steps.
-
-    A prompt waits for half of the others on average; a request lasts for all prompts and its own decode steps.
-    """
-    chunks = [
-        PromptChunk(min(load.budget, load.prompt - done), load.cached + done)
-        for done in range(0, load.prompt, load.budget)
-    ]
-    prompt_us = sum(timer.time(Step(chunks=(chunk,))).us for chunk in chunks)
-    steps = math.ceil((load.output - 1) / load.tokens_per_step)
-    context = load.cached + load.prompt + load.output / 2
-    decode_us = steps * timer.round_us(Step(load.clients, context, drafts=load.drafts))
-    ttft_us = (load.clients + 1) / 2 * prompt_us
-    last_us = load.clients * prompt_us + decode_us
-    return LoopTimes(ttft_us, (last_us - ttft_us) / max(load.output - 1, 1), last_us)
 
 
 def _mean(first: list[float], later: list[float]) -> float:

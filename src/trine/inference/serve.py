@@ -12,7 +12,8 @@ from trine.inference.deployment import resolve, step_timer
 from trine.inference.engines import EngineProfile
 from trine.inference.job import ServingJob
 from trine.inference.limits import Limits, limits_of
-from trine.inference.loop import ClientLoad, LoopTimes, closed_loop
+from trine.inference.load_times import closed_loop
+from trine.inference.loop import ClientLoad, LoopTimes
 from trine.inference.memory import kv_bytes_per_token
 from trine.inference.numbers import StepPart
 from trine.inference.ranges import ranged, serving_ranges
