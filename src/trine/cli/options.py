@@ -228,7 +228,6 @@ Json = Annotated[str | None, Option("Write the answer as JSON; - for stdout.", "
 Perfetto = Annotated[str | None, Option("Write a timeline for https://ui.perfetto.dev.", "FILE", OUTPUT)]
 Brief = Annotated[bool, Option("Print the headline only.", panel=OUTPUT)]
 Details = Annotated[bool, Option("Print everything: all tables, evidence and assumptions.", panel=OUTPUT)]
-HtmlReport = Annotated[str | None, Option("Write a report: one HTML file that opens from disk.", "FILE", OUTPUT)]
 Parquet = Annotated[str | None, Option("Write all records to this folder.", "DIR", OUTPUT)]
 Timeline = Annotated[str | None, Option("Draw the timeline (PNG, SVG); needs trine[plot].", "FILE", OUTPUT)]
 Engine = Annotated[str, Option("Choose the engine, or its Python twin.", "compiled|reference")]

@@ -61,10 +61,11 @@ class Items:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Column:
-    """A column of a table. unit: one of :data:`UNITS`; "" for text."""
+    """A column of a table. unit: one of :data:`UNITS`; "" for text. scale: columns of one scale share their unit."""
 
     name: str
     unit: str = ""
+    scale: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,10 +8,16 @@ from collections.abc import Callable, Mapping
 from trine.common.inputs import read_text
 from trine.common.spec import parse_json
 from trine.errors import InputError
+from trine.report.collective import collective_page
 from trine.report.generic import generic_page
+from trine.report.inside_gpu import inside_gpu_page
+from trine.report.layouts import plan_page
 from trine.report.page import Page
 from trine.report.reading import Document, text
 from trine.report.run_blocks import NO_RUN, RunBlocks
+from trine.report.serving import infer_page, serving_plan_page
+from trine.report.sizing import size_page
+from trine.report.sweeps import sweep_page
 from trine.report.training import training_page
 
 #: The largest answer that is read.
@@ -20,7 +26,17 @@ MAX_ANSWER_BYTES = 256 * 2**20
 PageMaker = Callable[[Document, str], Page]
 
 #: The page of each schema (``trine/NAME/1``) besides ``result``; other answers have the generic page.
-PAGES: dict[str, PageMaker] = {}
+PAGES: dict[str, PageMaker] = {
+    "collective": collective_page,
+    "loadstore-collective": inside_gpu_page,
+    "loadstore": inside_gpu_page,
+    "eidolon": inside_gpu_page,
+    "plan": plan_page,
+    "size": size_page,
+    "infer": infer_page,
+    "plan-serve": serving_plan_page,
+    "experiment": sweep_page,
+}
 
 
 def page_of(document: Document, *, headline: str = "", command: str = "", run: RunBlocks = NO_RUN) -> Page:

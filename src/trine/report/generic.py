@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trine.report.blocks import Block, Cell, Column, Table
 from trine.report.certainty import certainty
 from trine.report.page import Page, PageSection
@@ -53,7 +55,7 @@ def unit_of(key: str) -> tuple[str, str, float]:
     return key.replace("_", " "), "", 1.0
 
 
-def table_of_rows(title: str, found: list[Document]) -> Table | None:
+def table_of_rows(title: str, found: Sequence[Document]) -> Table | None:
     """Return the rows of a list in an answer as a table; nested values are left out. None without rows."""
     keys = list(dict.fromkeys(key for row in found[:50] for key in row if _is_plain(row, key)))[:_MAX_COLUMNS]
     if not found or not keys:

@@ -54,13 +54,16 @@ const STEPS = {
   J: [[1e6, "MJ"], [1e3, "kJ"], [1, "J"], [1e-3, "mJ"]],
   W: [[1e6, "MW"], [1e3, "kW"], [1, "W"]],
 };
+/** Sizes that are whole thousands of bytes, as people type them for collectives. */
+const DECIMAL_BYTES = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]];
 const SUFFIX = {
   "tokens/s": "tokens/s", days: "days", hours: "hours", kWh: "kWh", "flop/byte": "FLOP/byte", count: "", number: "",
 };
 
 /** Return the scale of a number: its factor and its unit in words. */
 function scaleOf(value, unit) {
-  const steps = STEPS[unit];
+  const isDecimal = unit === "bytes" && value >= 1000 && value % 1000 === 0 && value % 1024 !== 0;
+  const steps = isDecimal ? DECIMAL_BYTES : STEPS[unit];
   if (unit === "share") return [0.01, "%"];
   if (!steps) return [1, SUFFIX[unit] ?? unit];
   const size = Math.abs(value);

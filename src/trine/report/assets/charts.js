@@ -31,8 +31,14 @@ function itemsBlock(block) {
 // Tables
 
 function tableBlock(block) {
-  const shown = block.columns.map((column, place) =>
-    column.unit ? showColumn(block.rows.map((row) => row[place]), column.unit) : null);
+  const shown = block.columns.map((column, place) => {
+    if (!column.unit) return null;
+    const alike = block.columns.map((other, i) => (i === place || (column.scale && other.scale === column.scale) ? i : -1));
+    const values = alike.filter((i) => i >= 0).flatMap((i) => block.rows.map((row) => row[i]));
+    const { texts, words } = showColumn(values, column.unit);
+    const first = alike.filter((i) => i >= 0).indexOf(place) * block.rows.length;
+    return { texts: texts.slice(first, first + block.rows.length), words };
+  });
   const marked = new Set(block.marked);
   const dimmed = new Set(block.dimmed);
   const body = make("tbody");
@@ -142,7 +148,7 @@ function barRow(block, bar, row, totals, texts, longest) {
 
 const WIDTH = 860;
 const HEIGHT = 300;
-const MARGIN = { left: 66, right: 14, top: 14, bottom: 44 };
+const MARGIN = { left: 80, right: 14, top: 14, bottom: 44 };
 
 /** Return a scale of an axis: a function from values to pixels, and the values to label. */
 function axisScale(axis, low, high, from, to) {

@@ -53,6 +53,7 @@ function lineName(line, x, y) {
 
 function drawPoints(svg, block, x, y, reading) {
   const taken = [];
+  const labels = [];
   const marks = block.points.map((point, i) => {
     const [cx, cy] = [x.at(point.x), y.at(point.y)];
     const mark = draw("circle", {
@@ -60,7 +61,7 @@ function drawPoints(svg, block, x, y, reading) {
       tabindex: i === 0 ? "0" : "-1", role: "img",
       "aria-label": `${short(point.name)}: ${show(point.x, block.x_axis.unit)}, ${show(point.y, block.y_axis.unit)}`,
     }, draw("title", { text: short(point.name, 120) }));
-    if (point.label) placeLabel(svg, point.label, cx, cy, taken);
+    if (point.label) labels.push(placeLabel(point.label, cx, cy, taken));
     return mark;
   });
   const read = (i) => {
@@ -84,11 +85,11 @@ function drawPoints(svg, block, x, y, reading) {
       marks[order[(order.indexOf(i) + move + order.length) % order.length]].focus();
     });
   });
-  svg.append(draw("g", {}, marks));
+  svg.append(draw("g", {}, marks), draw("g", {}, labels));
 }
 
-/** Write a label beside a point, unless it would cover another label. */
-function placeLabel(svg, text, cx, cy, taken) {
+/** Return a label beside a point; null if it would cover another label. */
+function placeLabel(text, cx, cy, taken) {
   const words = short(text, 34);
   const width = words.length * 6.3;
   const isLeft = cx + 10 + width > WIDTH - MARGIN.right;
@@ -98,7 +99,7 @@ function placeLabel(svg, text, cx, cy, taken) {
     if (at < MARGIN.top || at > HEIGHT - MARGIN.bottom - 2) continue;
     if (taken.some((box) => from < box.to && to > box.from && Math.abs(at - box.at) < 13)) continue;
     taken.push({ from, to, at });
-    svg.append(draw("text", { class: "label", x: isLeft ? to : from, y: at, "text-anchor": isLeft ? "end" : "start", text: words }));
-    return;
+    return draw("text", { class: "label halo", x: isLeft ? to : from, y: at, "text-anchor": isLeft ? "end" : "start", text: words });
   }
+  return null;
 }
