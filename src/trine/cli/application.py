@@ -17,8 +17,10 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from trine.cli.commands import GROUPS, below, find
 from trine.cli.help import command_page, group_page, has_colour
+from trine.cli.live import answer_live
 from trine.cli.output import reports_errors
 from trine.cli.parameters import (
+    LIVE,
     REPORT,
     CommandParameter,
     all_parameters,
@@ -347,14 +349,18 @@ def single(function: Callable[..., Any], words: str) -> click.Command:
             if (value := typed.pop(each.name)) not in (None, ()):
                 vary[each.name] = value
         path = typed.pop(REPORT.name) if reported else None
+        is_live = typed.pop(LIVE.name) if reported else False
         command: Callable[..., Any] = run
         options = {each.name: _value_or_default(each, typed[each.name]) for each in parameters}
         if vary:
             from trine.cli.vary import answer_varied
 
             command, options = partial(answer_varied, words, parameters, typed, vary), {}
+        given = click.get_current_context().meta[_TYPED]
+        if is_live:
+            command = partial(answer_live, words, given, command)
         if path is not None:
-            line = repeated_line(words, click.get_current_context().meta[_TYPED])
+            line = repeated_line(words, given)
             command = partial(answer_reported, ReportTarget(path, line), command)
         reports_errors(command, names)(**options)
 

@@ -263,13 +263,20 @@ REPORT = CommandParameter(
 )  # fmt: skip
 
 
+#: The option of every command with ``--report``.
+LIVE = CommandParameter(
+    name="live", field="live", kind=bool, default=False,
+    option=Option("Show and steer the run on a page of this machine; its address is on stderr.", panel=OUTPUT),
+)  # fmt: skip
+
+
 def report_parameters(words: str, parameters: Iterable[CommandParameter]) -> tuple[CommandParameter, ...]:
-    """Return ``--report`` for commands that answer: they write JSON, prepare nothing, and have no such option."""
+    """Return ``--report`` and ``--live`` for commands that answer: they write JSON and prepare nothing."""
     names = {each.name for each in parameters}
     command = find(words)
     if "json" not in names or "report" in names or command is None or command.panel == PREPARE:
         return ()
-    return (REPORT,)
+    return (REPORT, LIVE)
 
 
 def words_of(function: Callable[..., Any]) -> dict[str, str]:
