@@ -84,7 +84,10 @@ def every_block(name: str) -> tuple:
     axis = ChartAxis(title=name, unit="s")
     points = Points(
         title=name, x_axis=axis, y_axis=ChartAxis(title=name, unit="bytes", log=True), limit_name=name, x_limit=2.5,
-        points=(ChartPoint(x=1, y=10, name=name, label=name, detail=name), ChartPoint(x=2, y=1000, name="b", hollow=True)),
+        points=(
+            ChartPoint(x=1, y=10, name=name, label=name, detail=name),
+            ChartPoint(x=2, y=1000, name="b", hollow=True),
+        ),
         lines=(ChartLine(name=name, points=((1.0, 10.0), (2.0, 1000.0)), dashed=True),),
     )  # fmt: skip
     areas = Areas(

@@ -139,7 +139,10 @@ def test_the_repeated_line_leaves_the_report_out():
 
 
 def test_commands_without_a_report_load_none_of_it():
-    code = "import sys; from trine.cli.main import _run; _run(sys.argv[1:]); print([m for m in sys.modules if 'trine.report' in m])"
+    code = (
+        "import sys; from trine.cli.main import _run; _run(sys.argv[1:]); "
+        "print([name for name in sys.modules if name.startswith('trine.report')])"
+    )
     words = ["collective", "all_reduce", "--size", "1M", "--cluster", "dgx-h100", "--brief"]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

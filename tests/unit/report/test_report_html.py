@@ -22,7 +22,7 @@ def parts_of(html: str) -> tuple[str, str, str]:
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
     script = re.search(r"<script>(.*?)</script>", html, re.S)
     style = re.search(r"<style>(.*?)</style>", html, re.S)
-    assert data and script and style
+    assert None not in (data, script, style)
     return data[1], script[1], style[1]
 
 

@@ -44,7 +44,7 @@ def test_compute_spans_are_the_compute_tasks(whole):
     block = timeline(whole)
     graph, records, unit = whole.graph, whole.records, block.unit_ps
     shown = {rank: f"rank {rank}" for rank in range(8)}
-    streams = {number: name for number, name in enumerate(graph.stream_names)}
+    streams = dict(enumerate(graph.stream_names))
     expected = sorted(
         (shown[int(graph.rank[task])], streams[int(graph.stream[task])], int(records.start_ps[task]) // unit * unit)
         for task in np.flatnonzero((graph.kind == COMPUTE) & (records.end_ps > records.start_ps)).tolist()
