@@ -327,17 +327,12 @@ def _write_report(
     answer: Report | Mapping[str, object], document: Mapping[str, object], run: TaskRun | None, target: ReportTarget
 ) -> None:
     """Write the report of an answer. document: its JSON with its envelope. run: the run behind it, None if unknown."""
-    from trine.report.documents import page_of
-    from trine.report.html import write_page
-    from trine.report.run_blocks import NO_RUN, blocks_of_run
-    from trine.results.run import TaskRun
+    from trine.report.answers import write_answer
 
-    if isinstance(answer, TaskRun):
-        run = answer
-    headline = "" if isinstance(answer, Mapping) else answer.headline
-    blocks = NO_RUN if run is None else blocks_of_run(run)
-    page = page_of(document, headline=headline, command=target.line, run=blocks)
-    written(target.path, lambda path: write_page(page, path), "report written to {}")
+    def write(path: str) -> None:
+        write_answer(answer, path, document=document, command=target.line, run=run)
+
+    written(target.path, write, "report written to {}")
 
 
 def write_files(result: Result, perfetto: str | None, parquet: str | None, timeline: str | None) -> None:

@@ -116,12 +116,16 @@ class Bars:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChartAxis:
-    """An axis of a chart. ticks: values to label; empty for round numbers. log: a logarithmic scale."""
+    """An axis of a chart. log: a logarithmic scale. ticks: values to label; empty for round numbers.
+
+    labels: texts of the ticks, empty for their numbers.
+    """
 
     title: str
     unit: str = ""
     log: bool = False
     ticks: tuple[float, ...] = ()
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

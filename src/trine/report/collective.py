@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from trine.collectives.sizes import format_size
-from trine.common.units import format_bandwidth, format_time
+from trine.common.units import format_bandwidth, format_bytes, format_time
 from trine.report.blocks import Block, Cell, ChartAxis, ChartLine, ChartPoint, Choice, Column, Points, Table
 from trine.report.certainty import certainty
 from trine.report.page import Fact, Page, PageSection
@@ -17,8 +16,17 @@ def collective_page(document: Document, command: str) -> Page:
     sizes = rows(document, "rows")
     return Page(
         title=_title(document), answer=_answer(document, sizes), subject="collective",
-        version=text(document, "version"), facts=_facts(sizes), sections=(_how_long(sizes), _which_link(document), certainty(document, command)),
+        version=text(document, "version"), facts=_facts(sizes),
+        sections=(_how_long(sizes), _which_link(document), certainty(document, command)),
     )  # fmt: skip
+
+
+def size_words(size_bytes: float) -> str:
+    """Return a size as people type it: in decimal units if it is a whole number of thousands, else in binary ones."""
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size_bytes >= factor and size_bytes % factor == 0 and size_bytes % 2**20 != 0:
+            return f"{size_bytes / factor:g} {unit}"
+    return format_bytes(size_bytes)
 
 
 def _title(document: Document) -> str:
@@ -37,7 +45,7 @@ def _answer(document: Document, sizes: list[Document]) -> str:
     time = format_time(amount(top, "time_us") * _PS_PER_US)
     rate = format_bandwidth(amount(top, "busbw_GBps") * _BYTES_PER_GB)
     choice = "/".join(word for word in (text(top, "algorithm"), text(top, "protocol")) if word)
-    size = format_size(int(amount(top, "size_bytes")))
+    size = size_words(amount(top, "size_bytes"))
     return f"{text(document, 'op')} of {size} takes {time}: {rate} of bus bandwidth with {choice or 'no algorithm'}."
 
 
@@ -73,7 +81,7 @@ def _how_long(sizes: list[Document]) -> PageSection:
 def _times(sizes: list[Document]) -> Points:
     points, lines = [], []
     for row in sizes:
-        name = f"{format_size(int(amount(row, 'size_bytes')))}: {text(row, 'algorithm')}/{text(row, 'protocol')}"
+        name = f"{size_words(amount(row, 'size_bytes'))}: {text(row, 'algorithm')}/{text(row, 'protocol')}"
         points.append(ChartPoint(x=amount(row, "size_bytes"), y=amount(row, "time_us") / 1e6, name=name))
     for name, key, is_dashed in (("", "time_us", False), ("likely range", "low_us", True), ("", "high_us", True)):
         ends = [(amount(row, "size_bytes"), amount(row, key) / 1e6) for row in sizes if amount(row, key) > 0]
@@ -88,7 +96,7 @@ def _times(sizes: list[Document]) -> Points:
 def _rates(sizes: list[Document]) -> Points:
     ends = tuple((amount(row, "size_bytes"), amount(row, "busbw_GBps") * _BYTES_PER_GB) for row in sizes)
     points = [
-        ChartPoint(x=x, y=y, name=f"{format_size(int(x))}: {text(row, 'algorithm')}/{text(row, 'protocol')}")
+        ChartPoint(x=x, y=y, name=f"{size_words(x)}: {text(row, 'algorithm')}/{text(row, 'protocol')}")
         for (x, y), row in zip(ends, sizes, strict=True)
     ]
     return Points(
@@ -107,9 +115,10 @@ def _ticks(sizes: list[Document]) -> tuple[float, ...]:
 def _table(sizes: list[Document]) -> Table:
     columns = (
         Column(name="size", unit="bytes"), Column(name="time", unit="s", scale="time"),
-        Column(name="low", unit="s", scale="time"), Column(name="high", unit="s", scale="time"), Column(name="algorithm bandwidth", unit="bytes/s"),
-        Column(name="bus bandwidth", unit="bytes/s"), Column(name="algorithm"), Column(name="protocol"),
-        Column(name="channels", unit="count"), Column(name="evidence"),
+        Column(name="low", unit="s", scale="time"), Column(name="high", unit="s", scale="time"),
+        Column(name="algorithm bandwidth", unit="bytes/s"), Column(name="bus bandwidth", unit="bytes/s"),
+        Column(name="algorithm"), Column(name="protocol"), Column(name="channels", unit="count"),
+        Column(name="evidence"),
     )  # fmt: skip
     return Table(title="All sizes", columns=columns, rows=tuple(_row(row) for row in sizes), max_rows=30)
 

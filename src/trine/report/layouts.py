@@ -106,8 +106,8 @@ def _ranking(document: Document, layouts: list[Document]) -> PageSection:
 def _table(layouts: list[Document]) -> Table:
     columns = (
         Column(name="layout"), Column(name="step", unit="s", scale="time"), Column(name="low", unit="s", scale="time"),
-        Column(name="high", unit="s", scale="time"), Column(name="throughput", unit="tokens/s"), Column(name="MFU", unit="share"),
-        Column(name="memory", unit="bytes"), Column(name="verdict"),
+        Column(name="high", unit="s", scale="time"), Column(name="throughput", unit="tokens/s"),
+        Column(name="MFU", unit="share"), Column(name="memory", unit="bytes"), Column(name="verdict"),
     )  # fmt: skip
     found: list[tuple[Cell, ...]] = []
     for row in layouts:

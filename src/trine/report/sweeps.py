@@ -25,10 +25,10 @@ def sweep_page(document: Document, command: str) -> Page:
     charts = tuple(
         (unit_of(measure)[0], _chart(points, fields, measure))
         for measure in MEASURES
-        if sum(number(row, measure) is not None for row in points) > 1
+        if fields and sum(number(row, measure) is not None for row in points) > 1
     )
     blocks: list[Block] = []
-    if charts and fields:
+    if charts:
         blocks.append(Choice(title=f"Against {fields[0].replace('_', ' ')}", options=charts))
     shown = [{key: value for key, value in row.items() if key not in _HIDDEN} for row in rows(document, "rows")]
     order = [{**{field: row.get(field) for field in fields}, **row} for row in _only_varying(shown, fields)]
@@ -82,7 +82,7 @@ def _chart(points: list[Document], fields: list[str], measure: str) -> Points:
     for row in points:
         if number(row, measure) is not None:
             series.setdefault(", ".join(f"{field} {text(row, field)}" for field in fields[1:]), []).append(row)
-    positions = _positions(points, fields[0]) if fields else {}
+    positions = _positions(points, fields[0])
     drawn, lines = [], []
     for place, (words, of_series) in enumerate(series.items()):
         colour = _SERIES[place % len(_SERIES)]
@@ -96,18 +96,13 @@ def _chart(points: list[Document], fields: list[str], measure: str) -> Points:
                     hollow=text(row, "memory_verdict") == "does not fit", detail=text(row, "memory_verdict"),
                 )
             )  # fmt: skip
-    is_number = all(number({"x": x}, "x") is not None for x in positions.values()) and _are_numbers(positions)
     ticks = tuple(positions.values())
-    axis = ChartAxis(title=fields[0].replace("_", " "), unit="number", log=is_number and _is_wide(ticks), ticks=ticks)
-    note = "" if is_number else "Positions: " + ", ".join(f"{x:.0f} = {key}" for key, x in positions.items()) + "."
-    return Points(
-        title="",
-        x_axis=axis,
-        y_axis=ChartAxis(title=name, unit=unit),
-        points=tuple(drawn),
-        lines=tuple(lines),
-        note=note,
-    )
+    axis = ChartAxis(
+        title=fields[0].replace("_", " "), unit="number", log=_are_numbers(positions) and _is_wide(ticks), ticks=ticks,
+        labels=tuple(positions),
+    )  # fmt: skip
+    y_axis = ChartAxis(title=name, unit=unit)
+    return Points(title="", x_axis=axis, y_axis=y_axis, points=tuple(drawn), lines=tuple(lines))
 
 
 def _positions(points: list[Document], field: str) -> dict[str, float]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from trine.common import shown
 from trine.common._version import __version__
 from trine.common.evidence import Evidence
+from trine.common.plugins import load_target
 from trine.common.units import PS_PER_S
 from trine.errors import InputError, nearest
 from trine.results import frames, picture
@@ -132,6 +133,10 @@ class Report(ABC):
             raise InputError(f"{type(self).__name__} has no timeline", file=path)
         write_packets(timeline.packets, Path(path))
         return timeline.notes
+
+    def to_report(self, path: str | Path) -> None:
+        """Write a report: one HTML file that opens from disk. Raises InputError if it cannot be written."""
+        load_target("trine.report.answers:write_answer")(self, path)
 
     def plot(self, what: str | Path | None = None, *, path: str | Path | None = None, **options: Any) -> Any:
         """Draw the result, and write the picture to ``path`` (PNG, SVG or PDF) if given; return matplotlib's figure.

@@ -62,7 +62,7 @@ const SUFFIX = {
 
 /** Return the scale of a number: its factor and its unit in words. */
 function scaleOf(value, unit) {
-  const isDecimal = unit === "bytes" && value >= 1000 && value % 1000 === 0 && value % 1024 !== 0;
+  const isDecimal = unit === "bytes" && value >= 1000 && value % 1000 === 0 && value % 2 ** 20 !== 0;
   const steps = isDecimal ? DECIMAL_BYTES : STEPS[unit];
   if (unit === "share") return [0.01, "%"];
   if (!steps) return [1, SUFFIX[unit] ?? unit];

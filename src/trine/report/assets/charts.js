@@ -168,6 +168,7 @@ function axisScale(axis, low, high, from, to) {
 
 /** Return the texts of an axis's labels in one unit. */
 function tickTexts(axis, labels) {
+  if (axis.labels?.length === labels.length) return { texts: axis.labels.map((label) => short(label, 18)), words: "" };
   if (axis.log) return { texts: labels.map((label) => show(label, axis.unit, 3)), words: "" };
   const largest = Math.max(...labels.map(Math.abs));
   const [factor, words] = scaleOf(largest, axis.unit);

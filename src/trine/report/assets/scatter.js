@@ -47,7 +47,7 @@ function drawLimits(svg, block, x, y) {
 /** Return the name of a line, above the right end of it. */
 function lineName(line, x, y) {
   const [a, b] = line.points[line.points.length - 1];
-  return draw("text", { class: "label", x: Math.min(x.at(a), WIDTH - MARGIN.right), y: Math.max(y.at(b) - 6, 11),
+  return draw("text", { class: "label", x: Math.min(x.at(a), WIDTH - MARGIN.right), y: Math.max(y.at(b) - 12, 11),
     "text-anchor": "end", text: short(line.name, 50) });
 }
 

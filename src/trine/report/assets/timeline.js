@@ -192,8 +192,8 @@ class TimelineView {
     let lastPath = -1;
     const path = [];
     const labels = [];
-    let now = -1;
-    let isDim = false;
+    const bars = this.block.colours.map(() => []);
+    const dimmed = this.block.colours.map(() => []);
     for (let i = first; i < track.end && start[i] < to; i++) {
       const x = left + (start[i] - from) * scale;
       const long = duration[i] * scale;
@@ -205,16 +205,12 @@ class TimelineView {
       }
       if (long < 1 && Math.floor(x) === lastPixel) continue;
       lastPixel = Math.floor(end - 0.01);
-      const dims = this.found !== null && !this.found[i];
-      if (code[i] !== now || dims !== isDim) {
-        [now, isDim] = [code[i], dims];
-        pen.fillStyle = this.colours[now];
-        pen.globalAlpha = isDim ? 0.18 : 1;
-      }
-      pen.fillRect(x, y, Math.max(long > 4 ? long - 0.5 : long, 0.8), high);
+      const isDim = this.found !== null && !this.found[i];
+      (isDim ? dimmed : bars)[code[i]].push(x, Math.max(long > 4 ? long - 0.5 : long, 0.8));
       if (long > 44) labels.push(i);
     }
-    pen.globalAlpha = 1;
+    this.paintBars(pen, dimmed, y, high, 0.18);
+    this.paintBars(pen, bars, y, high, 1);
     pen.fillStyle = this.ink.path;
     for (let i = 0; i < path.length; i += 2) pen.fillRect(path[i], y + high, path[i + 1], 2);
     pen.font = "11px system-ui, sans-serif";
@@ -225,6 +221,16 @@ class TimelineView {
       const room = Math.floor((end - x - 6) / 6.2);
       if (room > 3) pen.fillText(short(this.block.names[name[i]], room), x + 4, y + high / 2 + 0.5);
     }
+  }
+
+  /** Fill bars (x and width in turn) of each colour: one change of colour for all of them. */
+  paintBars(pen, bars, y, high, alpha) {
+    pen.globalAlpha = alpha;
+    bars.forEach((pairs, code) => {
+      if (pairs.length) pen.fillStyle = this.colours[code];
+      for (let i = 0; i < pairs.length; i += 2) pen.fillRect(pairs[i], y, pairs[i + 1], high);
+    });
+    pen.globalAlpha = 1;
   }
 
   /** Mark the time in which folded periods repeat. */
