@@ -24,6 +24,7 @@ from trine.cli.parameters import (
     REPORT,
     CommandParameter,
     all_parameters,
+    live_parameters,
     report_parameters,
     runner,
     varied_parameters,
@@ -342,6 +343,7 @@ def single(function: Callable[..., Any], words: str) -> click.Command:
     run = runner(function)
     varied = varied_parameters(words, parameters)
     reported = report_parameters(words, parameters)
+    live = live_parameters(words)
 
     def invoke(**typed: Any) -> None:
         vary = {}
@@ -349,7 +351,7 @@ def single(function: Callable[..., Any], words: str) -> click.Command:
             if (value := typed.pop(each.name)) not in (None, ()):
                 vary[each.name] = value
         path = typed.pop(REPORT.name) if reported else None
-        is_live = typed.pop(LIVE.name) if reported else False
+        is_live = typed.pop(LIVE.name) if live else False
         command: Callable[..., Any] = run
         options = {each.name: _value_or_default(each, typed[each.name]) for each in parameters}
         if vary:
@@ -364,7 +366,7 @@ def single(function: Callable[..., Any], words: str) -> click.Command:
             command = partial(answer_reported, ReportTarget(path, line), command)
         reports_errors(command, names)(**options)
 
-    every = (*parameters, *reported, *varied)
+    every = (*parameters, *reported, *live, *varied)
     page = _Page(words.split()[-1], callback=invoke, params=[_parameter(each) for each in every],
                  context_settings=_SETTINGS)  # fmt: skip
     page.page = partial(command_page, words, function)

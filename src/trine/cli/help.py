@@ -57,11 +57,11 @@ def group_page(group: str = "", colour: bool = False) -> str:
 
 def command_page(words: str, function: Callable[..., Any], colour: bool = False, is_all: bool = False) -> str:
     """Return the page of one command, with its most common options or all of them."""
-    from trine.cli.parameters import all_parameters, report_parameters, varied_parameters
+    from trine.cli.parameters import all_parameters, live_parameters, report_parameters, varied_parameters
 
     parameters = all_parameters(function)
     varied = varied_parameters(words, parameters)
-    reported = report_parameters(words, parameters)
+    reported = (*report_parameters(words, parameters), *live_parameters(words))
     about, _, example = (function.__doc__ or "").strip().partition("Example: ")
     usage = " ".join(_usage(item) for item in parameters if item.option.is_argument)
     common = COMMON.get(words, ())

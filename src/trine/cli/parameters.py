@@ -263,7 +263,10 @@ REPORT = CommandParameter(
 )  # fmt: skip
 
 
-#: The option of every command with ``--report``.
+#: The option of commands that may run for long, and these commands.
+LIVE_COMMANDS = (
+    "train", "plan", "size", "sweep", "collective", "kernel run", "eidolon run", "eidolon sweep", "chakra run", "hop",
+)  # fmt: skip
 LIVE = CommandParameter(
     name="live", field="live", kind=bool, default=False,
     option=Option("Show and steer the run on a page of this machine; its address is on stderr.", panel=OUTPUT),
@@ -271,12 +274,17 @@ LIVE = CommandParameter(
 
 
 def report_parameters(words: str, parameters: Iterable[CommandParameter]) -> tuple[CommandParameter, ...]:
-    """Return ``--report`` and ``--live`` for commands that answer: they write JSON and prepare nothing."""
+    """Return ``--report`` for commands that answer: they write JSON, prepare nothing, and have no such option."""
     names = {each.name for each in parameters}
     command = find(words)
     if "json" not in names or "report" in names or command is None or command.panel == PREPARE:
         return ()
-    return (REPORT, LIVE)
+    return (REPORT,)
+
+
+def live_parameters(words: str) -> tuple[CommandParameter, ...]:
+    """Return ``--live`` for commands that may run for long."""
+    return (LIVE,) if words in LIVE_COMMANDS else ()
 
 
 def words_of(function: Callable[..., Any]) -> dict[str, str]:

@@ -72,7 +72,7 @@ def _operation(system: GpuSystem, op: int) -> str:
 
 
 def _units(state: GpuState, gpu: int, system: GpuSystem) -> list[dict[str, Any]]:
-    """Return the compute units of a simulated GPU that hold wavefronts: how many do what; alike neighbours in one row."""
+    """Return the compute units of a simulated GPU that hold wavefronts, and how many do what; alike ones in one row."""
     waves = state.tables.machine.waves
     units = len(state.tables.machine.cus) // system.num_gpus
     mine = np.flatnonzero((waves["doing"] != S.WAVE_GONE) & (waves["cu"] // units == gpu))
