@@ -24,7 +24,7 @@ def repeated_line(words: str, typed: Sequence[str]) -> str:
     return shlex.join(["trine", *words.split(), *kept])
 
 
-def answer_reported(target: ReportTarget, command: Callable[..., None], **options: Any) -> None:
+def answer_reported(target: ReportTarget, command: Callable[..., None], /, **options: Any) -> None:
     """Run a command that writes a report too. Raises InputError before it runs if the file cannot be written."""
     check_outputs({**options, REPORT_FILE: target.path})
     with reporting(target):

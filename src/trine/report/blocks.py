@@ -267,7 +267,8 @@ class TimelineBlock:
     """Spans of ranks over time, sorted by track and start.
 
     unit_ps: length of the unit of times. length: of the timeline, in units. start, duration: uint32[spans], in units.
-    name, colour, detail: indices into ``names``, ``colours`` and ``details`` (-1: none). cause: int32[spans], the span
+    name, colour, detail: indices into ``names``, ``colours`` and ``details`` (-1: none). microbatch: number of the
+    micro-batch, -1: none; None if no span has one. cause: int32[spans], the span
     that released a span, -1: none. reason: int8[spans], index into ``reasons``, -1: none. critical: uint8[spans], 1 on
     the critical path.
     """
@@ -283,12 +284,13 @@ class TimelineBlock:
     reasons: tuple[str, ...]
     start: npt.NDArray[np.uint32]
     duration: npt.NDArray[np.uint32]
-    name: npt.NDArray[np.int32]
-    detail: npt.NDArray[np.int32]
+    name: npt.NDArray[np.signedinteger]
+    detail: npt.NDArray[np.signedinteger]
     colour: npt.NDArray[np.uint8]
     cause: npt.NDArray[np.int32]
     reason: npt.NDArray[np.int8]
     critical: npt.NDArray[np.uint8]
+    microbatch: npt.NDArray[np.signedinteger] | None = None
     repeats: tuple[RepeatedPeriod, ...] = ()
     note: str = ""
 

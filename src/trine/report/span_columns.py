@@ -23,27 +23,28 @@ SPAN_COLOURS = (
 _LAUNCH, _FIRST_AXIS = SPAN_COLOURS.index("launch"), SPAN_COLOURS.index("tp")
 
 
-def span_details(graph: TaskGraph, tasks: Int64) -> tuple[npt.NDArray[np.int32], tuple[str, ...]]:
+def span_details(graph: TaskGraph, tasks: Int64) -> tuple[npt.NDArray[np.signedinteger], tuple[str, ...]]:
     """Return the layer, or the size and algorithm of a collective, of each span: codes, and their words."""
     words: dict[str, int] = {}
     layer, collective = graph.labels.layer[tasks].tolist(), graph.labels.collective[tasks].tolist()
-    microbatch, sizes = graph.labels.microbatch[tasks].tolist(), graph.size_bytes[tasks].tolist()
-    kinds = graph.kind[tasks].tolist()
+    sizes, kinds = graph.size_bytes[tasks].tolist(), graph.kind[tasks].tolist()
     codes = np.empty(len(tasks), np.int32)
-    for place, (of_layer, of_collective, number, size, kind) in enumerate(
-        zip(layer, collective, microbatch, sizes, kinds, strict=True)
-    ):
+    for place, (of_layer, of_collective, size, kind) in enumerate(zip(layer, collective, sizes, kinds, strict=True)):
         parts = [graph.layer_names[of_layer]] if of_layer >= 0 else []
         if kind != COMPUTE and of_collective >= 0:
             label = graph.collectives[of_collective]
             parts.append(f"{format_bytes(label.size_bytes)} on {label.num_ranks} ranks, {label.algorithm}")
         elif kind != COMPUTE:
             parts.append(format_bytes(size))
-        if number >= 0:
-            parts.append(f"micro-batch {number}")
         text = ", ".join(parts)
         codes[place] = words.setdefault(text, len(words)) if text else -1
-    return codes, tuple(words)
+    return narrow(codes), tuple(words)
+
+
+def narrow(codes: npt.NDArray[np.signedinteger]) -> npt.NDArray[np.signedinteger]:
+    """Return codes in the smallest of int16 and int32 that holds them."""
+    is_small = not len(codes) or codes.max() < 2**15
+    return codes.astype(np.int16 if is_small else np.int32)
 
 
 def span_colours(graph: TaskGraph, tasks: Int64) -> npt.NDArray[np.uint8]:

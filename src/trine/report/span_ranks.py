@@ -27,6 +27,15 @@ def shown_rows(run: TaskRun) -> list[int]:
     return list(of_class.values())
 
 
+def shown_row_of_each(run: TaskRun, rows: Sequence[int]) -> Int64:
+    """Return the row that is shown for each row: the row of its class among ``rows``, itself without classes."""
+    every = range(len(run.graph.rank_names))
+    if run.scope is None:
+        return np.array(every, np.int64)
+    of_class = {run.scope.class_of(run.shown_ranks[row]): row for row in rows}
+    return np.array([of_class.get(run.scope.class_of(run.shown_ranks[row]), row) for row in every], np.int64)
+
+
 def rows_within(spans: Spans, rows: Sequence[int], max_spans: int) -> list[int]:
     """Return the first rows whose spans fit the limits, at least one."""
     counts = np.bincount(spans.row, minlength=max(rows, default=0) + 1)

@@ -12,14 +12,25 @@ import numpy as np
 
 from trine.report.blocks import TimelineBlock
 from trine.report.run_spans import Spans, all_spans, only_rows
-from trine.report.span_causes import critical_spans, span_causes
-from trine.report.span_columns import SPAN_COLOURS, span_colours, span_details
-from trine.report.span_ranks import place_of_row, rows_within, shown_rows, track_groups
+from trine.report.span_causes import critical_spans, span_causes, span_of_tasks
+from trine.report.span_columns import SPAN_COLOURS, narrow, span_colours, span_details
+from trine.report.span_ranks import place_of_row, rows_within, shown_row_of_each, shown_rows, track_groups
 from trine.report.span_repeats import repeated_periods, skipped_ps
 from trine.results.records import task_names
 from trine.results.run import TaskRun
 from trine.results.waits import REASONS, causes, through_joins
 
+#: What a span waited for, in words.
+_REASONS = {
+    "start": "nothing: it can start with the step",
+    "compute": "computation",
+    "communication": "communication",
+    "input copy": "a copy of inputs",
+    "launch": "the CPU's launch",
+    "stream": "the span before it on its stream",
+    "network": "a free link",
+    "offload": "a copy to or from host memory",
+}
 #: Spans of a timeline; ranks beyond it are left out, the slowest and the fullest rank are always there.
 MAX_SPANS = 120_000
 #: The longest timeline in its units, so that times fit uint32 with repetitions.
@@ -42,6 +53,7 @@ def timeline(run: TaskRun, max_spans: int = MAX_SPANS) -> TimelineBlock | None:
     start = (spans.start_ps - window.start_ps + skipped) // unit_ps
     end = (spans.end_ps - window.start_ps + skipped) // unit_ps
     task_cause = through_joins(graph, causes(graph, records, excerpt.released_by))
+    span_of = span_of_tasks(graph, records, spans, shown_row_of_each(run, rows))
     on_path = np.zeros(graph.num_tasks, np.bool_)
     on_path[excerpt.critical_path] = True
     names, name_words = task_names(graph)
@@ -55,15 +67,16 @@ def timeline(run: TaskRun, max_spans: int = MAX_SPANS) -> TimelineBlock | None:
         names=tuple(name_words[code] for code in used.tolist()),
         details=detail_words,
         colours=SPAN_COLOURS,
-        reasons=REASONS,
+        reasons=tuple(_REASONS[name] for name in REASONS),
         start=np.maximum(start, 0).astype(np.uint32),
         duration=np.maximum(end - start, 0).astype(np.uint32),
-        name=name.astype(np.int32),
+        name=narrow(name),
+        microbatch=narrow(graph.labels.microbatch[spans.task]),
         detail=details,
         colour=span_colours(graph, spans.task),
-        cause=span_causes(excerpt, spans, task_cause),
+        cause=span_causes(spans, span_of, task_cause),
         reason=excerpt.wait_reasons[spans.task].astype(np.int8),
-        critical=critical_spans(graph, spans, on_path),
+        critical=critical_spans(spans, span_of, on_path),
         repeats=repeated_periods(run, window, unit_ps),
         note=_note(run, spans, rows),
     )

@@ -6,6 +6,7 @@ function unpackSpans(block) {
   for (const name of ["start", "duration", "name", "detail", "colour", "cause", "reason", "critical"]) {
     columns[name] = unpack(block[name]);
   }
+  columns.microbatch = block.microbatch ? unpack(block.microbatch) : new Int8Array(columns.start.length).fill(-1);
   const tracks = [];
   block.groups.forEach((group, place) => group.tracks.forEach((track) => tracks.push({
     name: track.name, first: track.first, end: track.first + track.count, isCompute: track.is_compute, group: place,
@@ -35,7 +36,9 @@ function expandRepeats(spans) {
   });
   const pick = (column) => column.constructor.from(index, (i) => column[i]);
   const expanded = { ...spans, tracks, isExpanded: true, base: Int32Array.from(index), copy: Float64Array.from(copies) };
-  for (const name of ["duration", "name", "detail", "colour", "reason", "critical", "cause"]) expanded[name] = pick(spans[name]);
+  for (const name of ["duration", "name", "detail", "colour", "reason", "critical", "cause", "microbatch"]) {
+    expanded[name] = pick(spans[name]);
+  }
   expanded.start = Uint32Array.from(index, (i, place) => spans.start[i] + copies[place]);
   expanded.original = spans;
   return expanded;

@@ -510,6 +510,8 @@ class TimelineView {
     const isWait = this.selected.span === undefined;
     const rows = [["where", place], ["start", this.time(start[i])], ["duration", this.time(duration[i])]];
     if (isWait) rows.splice(1, 2, ["wait", `${this.time(this.selected.to - this.selected.from)}, until ${this.time(this.selected.to)}`]);
+    const number = this.spans.microbatch[i];
+    if (number >= 0) rows.push(["micro-batch", String(number) + (this.spans.copy[i] ? ", in a period that repeats" : "")]);
     if (reason[i] >= 0) rows.push(["waited for", this.block.reasons[reason[i]]]);
     if (critical[i]) rows.push(["critical path", "yes: a shorter span shortens the step"]);
     const causes = this.chain.slice(0, 8).map((cause) => {
