@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: Parameters of commands that name output files, pictures, folders, and prefixes of file names.
 FILES = ("json", "csv", "yaml", "output", "perfetto", "inside_perfetto", "detail_perfetto", "memory_snapshot")
 PICTURES = ("plot", "plot_noc", "timeline")
-FOLDERS = ("parquet", "report")
+FOLDERS = ("parquet", "report", "kineto")
 PREFIXES = ("chakra",)
 #: Outputs that need matplotlib.
 DRAWN = (*PICTURES, "report")
