@@ -57,10 +57,11 @@ def group_page(group: str = "", colour: bool = False) -> str:
 
 def command_page(words: str, function: Callable[..., Any], colour: bool = False, is_all: bool = False) -> str:
     """Return the page of one command, with its most common options or all of them."""
-    from trine.cli.parameters import all_parameters, varied_parameters
+    from trine.cli.parameters import all_parameters, report_parameters, varied_parameters
 
     parameters = all_parameters(function)
     varied = varied_parameters(words, parameters)
+    reported = report_parameters(words, parameters)
     about, _, example = (function.__doc__ or "").strip().partition("Example: ")
     usage = " ".join(_usage(item) for item in parameters if item.option.is_argument)
     common = COMMON.get(words, ())
@@ -68,7 +69,7 @@ def command_page(words: str, function: Callable[..., Any], colour: bool = False,
     if not is_all and len(parameters) > MAX_LISTED:
         listed = [item for item in parameters if item.option.is_argument or item.long.removeprefix("--") in common]
     limit = None if is_all else 1
-    rows = [_row(item) for item in (*listed, *varied[:limit])]
+    rows = [_row(item) for item in (*listed, *reported, *varied[:limit])]
     rows.append(HelpRow("Output", " ".join(_HELP[0]), "", _HELP[1]))
     if not is_all and (hidden := len(parameters) - len(listed) + len(varied[1:])):
         rows.append(HelpRow("Output", "--help-all", "", f"Show {hidden} more options."))

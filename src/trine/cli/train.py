@@ -297,7 +297,7 @@ def train(
     for section in sections:
         section.answer(step, answer.whole, json, brief)
         content |= section.document()
-    write_json(content, json, "train", result.SCHEMA)
+    write_json(content, json, "train", result.SCHEMA, run=result)
     write_files(result, perfetto, parquet, timeline)
     written(kineto, answer.whole.to_kineto, "traces of all ranks written to {}")
     for section in sections:
