@@ -329,13 +329,16 @@ def _write_report(
     """Write the report of an answer. document: its JSON with its envelope. run: the run behind it, None if unknown."""
     from trine.report.documents import page_of
     from trine.report.html import write_page
-    from trine.report.run_blocks import NO_RUN, blocks_of_run
+    from trine.report.run_blocks import NO_RUN, HasRunBlocks, blocks_of_run
     from trine.results.run import TaskRun
 
     if isinstance(answer, TaskRun):
         run = answer
     headline = "" if isinstance(answer, Mapping) else answer.headline
-    blocks = NO_RUN if run is None else blocks_of_run(run)
+    if isinstance(answer, HasRunBlocks):
+        blocks = answer.run_blocks()
+    else:
+        blocks = NO_RUN if run is None else blocks_of_run(run)
     page = page_of(document, headline=headline, command=target.line, run=blocks)
     written(target.path, lambda path: write_page(page, path), "report written to {}")
 

@@ -43,6 +43,7 @@ _AUTOGRAD = "autograd::engine::evaluate_function: "
 _MAIN_THREAD, _BACKWARD_THREAD, _FIRST_STREAM = 1, 2, 7
 #: Streams of copies, and of the first process group.
 _COPY_STREAM, _FIRST_GROUP_STREAM = 1_000, 2_000
+_PS_PER_NS = 1_000
 _FORMAT = "trine simulation"
 
 
@@ -149,7 +150,7 @@ class _RankWriter:
         kernels = [*self._compute_kernels(rank), *self._collective_kernels(rank), *self._messages(rank)]
         kernels.sort(key=lambda kernel: kernel.task)
         yield from self._steps(rank)
-        times = self._launch_times(rank, kernels)
+        times = self._launch_times(kernels)
         yield from self._optimizer_annotation(kernels, times)
         for number, (kernel, time) in enumerate(zip(kernels, times, strict=True), 1):
             yield from _kernel_events(kernel, time, number, rank)
@@ -264,15 +265,17 @@ class _RankWriter:
                 return launch
         return -1
 
-    def _launch_times(self, rank: int, kernels: list[_Kernel]) -> list[_CpuTime | None]:
-        """Return the CPU time of each kernel's launch, None for a kernel that nothing shows the launch of.
+    def _launch_times(self, kernels: list[_Kernel]) -> list[_CpuTime | None]:
+        """Return the CPU time of each kernel's launch; None for a receive, which the simulation does not launch.
 
-        The simulation leaves out launches that delay nothing and adds their time to the next one, whose interval they
-        share here in equal parts, each before its kernel begins.
+        The simulation leaves out launches that delay nothing and adds their time to the next one. They share its
+        interval in equal parts, but end before their kernels begin. After the last launch, they take a nanosecond
+        each.
         """
         records = self._records
         times: list[_CpuTime | None] = [None] * len(kernels)
         waiting: list[int] = []
+        before_ps = 0
         for place, kernel in enumerate(kernels):
             if not kernel.has_launch:
                 continue
@@ -280,14 +283,17 @@ class _RankWriter:
             if kernel.launch < 0:
                 continue
             begin_ps, end_ps = int(records.start_ps[kernel.launch]), int(records.end_ps[kernel.launch])
-            for number, other in enumerate(waiting):
-                start = begin_ps + (end_ps - begin_ps) * number // len(waiting)
-                end = begin_ps + (end_ps - begin_ps) * (number + 1) // len(waiting)
+            for number, other in enumerate(waiting, 1):
+                share_ps = begin_ps + (end_ps - begin_ps) * (number - 1) // len(waiting)
+                last_ps = begin_ps + (end_ps - begin_ps) * number // len(waiting)
                 if other != place:
-                    start = min(start, kernels[other].start_ps)
-                    end = min(end, kernels[other].start_ps)
-                times[other] = _CpuTime(start, end)
+                    last_ps = min(last_ps, kernels[other].start_ps)
+                time = _launched(max(before_ps, min(share_ps, last_ps - _PS_PER_NS)), last_ps)
+                times[other], before_ps = time, time.end_ps
             waiting = []
+        for other in waiting:
+            time = _launched(before_ps, min(before_ps + _PS_PER_NS, kernels[other].start_ps))
+            times[other], before_ps = time, time.end_ps
         return times
 
     def _optimizer_annotation(self, kernels: list[_Kernel], times: list[_CpuTime | None]) -> Iterator[Event]:
@@ -325,6 +331,10 @@ class _RankWriter:
             if start_ps > before_ps and any(records.end_ps[each] == start_ps for each in releasing):
                 yield _complete("cudaStreamSynchronize", "cuda_runtime", before_ps, start_ps, rank, _MAIN_THREAD, {})
             before_ps = int(records.end_ps[task])
+
+
+def _launched(start_ps: int, end_ps: int) -> _CpuTime:
+    return _CpuTime(start_ps, max(start_ps, end_ps))
 
 
 def _number_groups(run: TaskRun) -> dict[tuple[int, ...], int]:

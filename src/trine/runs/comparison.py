@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trine.common.evidence import Evidence
 from trine.common.inputs import read_text
@@ -19,11 +19,17 @@ from trine.results.text import columns
 from trine.runs.differences import Differences, RemovalEffect, find_differences
 from trine.runs.folder import read_run
 from trine.runs.json_stream import EVENTS, read_values
+from trine.runs.measured_run import MeasuredRun
 from trine.runs.predicted import reference_from_answer
 from trine.runs.reference import reference_from_run
 from trine.runs.result import rank_words
 
+if TYPE_CHECKING:
+    from trine.report.run_blocks import RunBlocks
+
 _MAX_ANSWER_BYTES = 256 * 2**20
+#: Ranks of each run in a timeline.
+_MAX_RANKS_DRAWN = 4
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -31,7 +37,8 @@ class MeasuredComparison(Report):
     """A measured run B beside its reference A.
 
     names: of A and B. a_ps, b_ps: their step times. is_predicted: whether A is an answer of ``trine train``.
-    differences: the terms, by the effect of removing each from B. notes: on ranks without a trace.
+    differences: the terms, by the effect of removing each from B. runs: A, None for an answer, and B. notes: on ranks
+    without a trace.
     """
 
     SCHEMA: ClassVar[str] = "compare-trace"
@@ -41,6 +48,7 @@ class MeasuredComparison(Report):
     b_ps: int
     is_predicted: bool
     differences: Differences
+    runs: tuple[MeasuredRun | None, MeasuredRun]
     remarks: tuple[str, ...] = ()
 
     @property
@@ -112,6 +120,19 @@ class MeasuredComparison(Report):
         lines += [f"{item.what}: {item.kind} ({item.detail})" for item in self.evidence]
         return "\n".join(lines)
 
+    def run_blocks(self) -> RunBlocks:
+        """Return both timelines on one axis, the ranks of the first term first, for a report."""
+        from trine.report.run_blocks import RunBlocks
+        from trine.runs.timeline import TimelinePart, measured_timeline
+
+        named = [rank for effect in self.differences.effects for rank in effect.ranks]
+        parts = []
+        for label, run in zip("AB", self.runs, strict=True):
+            if run is not None:
+                ranks = tuple(dict.fromkeys([*named, *(trace.rank for trace in run.ranks)]))[:_MAX_RANKS_DRAWN]
+                parts.append(TimelinePart(label, run, ranks))
+        return RunBlocks(timeline=measured_timeline(parts, "Both runs on one axis"))
+
     def document(self) -> Row:
         """Return the comparison as plain data (docs/reference/decide-json.md)."""
         return {
@@ -157,6 +178,7 @@ def compare_measured(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Me
         a, b = b, a
         notes.append("sides swapped: the measured run is B")
     run = read_run(b)
+    other = None
     names = (Path(a).name.removesuffix(".json"), Path(b).name)
     names = (os.fspath(a), os.fspath(b)) if names[0] == names[1] else names
     if is_measured(a):
@@ -170,7 +192,7 @@ def compare_measured(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Me
     notes += [f"B: {note}" for note in run.notes]
     return MeasuredComparison(
         names=names, a_ps=reference.step_ps, b_ps=run.step_ps, is_predicted=reference.calls is None,
-        differences=find_differences(run, reference), remarks=tuple(notes),
+        differences=find_differences(run, reference), runs=(other, run), remarks=tuple(notes),
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trine.common.evidence import Evidence
 from trine.common.units import format_time
@@ -15,6 +15,9 @@ from trine.results.text import columns
 from trine.runs.causes import ADVICE, MIN_SHARE, SLOW_LINK, Cause
 from trine.runs.measured_run import MeasuredRun
 from trine.runs.waits import RankWaits
+
+if TYPE_CHECKING:
+    from trine.report.run_blocks import RunBlocks
 
 _MAX_RANKS_NAMED = 8
 _MAX_ROWS = 10
@@ -143,6 +146,16 @@ class RunCheck(Report):
                 "clock_offset_s": seconds(offset_ps), "file": trace.file,
             })  # fmt: skip
         return {"causes": causes, "ranks": ranks}
+
+    def run_blocks(self) -> RunBlocks:
+        """Return the timeline of the suspicious ranks and of those that wait for them, for a report."""
+        from trine.report.run_blocks import RunBlocks
+        from trine.runs.timeline import TimelinePart, measured_timeline
+
+        named = [rank for cause in self.causes for rank in cause.ranks]
+        waiting = [row.rank for row in sorted(self.waits, key=lambda row: -row.waiting_ps)]
+        part = TimelinePart("", self.run, tuple(dict.fromkeys([*named, *waiting])))
+        return RunBlocks(timeline=measured_timeline([part], "What the ranks do: those at fault first"))
 
     def pictures(self) -> Mapping[str, Callable[..., Any]]:
         """Return ``ranks``: the time of each rank by activity."""
