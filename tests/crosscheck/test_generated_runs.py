@@ -84,15 +84,21 @@ def test_the_cause_of_a_difference_comes_first_with_its_gain(generated: ModuleTy
     assert f"mostly {cause}" in answer.headline
 
 
-def test_an_answer_in_json_is_a_reference_too(generated: ModuleType, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cause", [KERNELS, STRAGGLER, TRANSFERS])
+def test_an_answer_in_json_is_a_reference_too(generated: ModuleType, cause: str, tmp_path: Path) -> None:
     job = generated.JOBS["tp2 dp4"]
     job.simulate(1).to_json(tmp_path / "usual.json")
-    write_kineto(job.simulate(1, slow=tuple((rank, 1.1) for rank in range(8))), tmp_path / "slow")
+    faults = {
+        KERNELS: {"slow": tuple((rank, 1.1) for rank in range(8))},
+        STRAGGLER: {"slow": ((3, 1.28),)},
+        TRANSFERS: {"links": ("gpu5->nvswitch", "nvswitch->gpu5"), "slow_link": 0.3},
+    }
+    write_kineto(job.simulate(1, **faults[cause]), tmp_path / "slow")
     answer = compare_measured(tmp_path / "usual.json", tmp_path / "slow")
     first = answer.differences.effects[0]
     assert answer.is_predicted
-    assert first.kind == KERNELS
-    assert first.ps == pytest.approx(answer.difference_ps, rel=0.1)
+    assert first.kind == cause
+    assert first.ps == pytest.approx(answer.difference_ps, rel=0.15)  # times of operators are less exact than kernels'
     swapped = compare_measured(tmp_path / "slow", tmp_path / "usual.json")
     assert swapped.differences == answer.differences
     assert "sides swapped" in swapped.notes[0]

@@ -91,10 +91,9 @@ def _check_one_job(ranks: Sequence[RankTrace]) -> None:
             raise InputError(f"is a second trace of rank {trace.rank}, besides {before.file}", file=trace.file)
     for trace in ranks:
         if trace.world_size != first.world_size:
-            sizes = (
-                f"{trace.world_size or 'an unknown number of'} ranks, and {first.file} of one with {first.world_size}"
-            )
-            raise InputError(f"is of another job: it has {sizes}", file=trace.file)
+            size = trace.world_size or "an unknown number of"
+            words = f"is of another job: it has {size} ranks, and {first.file} is of one with {first.world_size}"
+            raise InputError(words, file=trace.file)
         if trace.world_size is not None and trace.rank >= trace.world_size:
             raise InputError(f"is of rank {trace.rank}, in a job of {trace.world_size} ranks", file=trace.file)
         if trace.gpu and first.gpu and trace.gpu != first.gpu and not _common_collectives(trace, first):
