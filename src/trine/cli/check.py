@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 def check(
     log: Annotated[
         str,
-        argument("Output of nccl-tests or rccl-tests; or a folder with a trace or dump of each rank.", "LOG|FOLDER"),
+        argument(
+            "Output of nccl-tests or rccl-tests; or a folder of each rank's Kineto trace or flight recorder dump.",
+            "LOG|FOLDER",
+        ),
     ],
     machine: Annotated[
         MachineOptions,
@@ -60,8 +63,6 @@ def check(
     json: Json = None,
 ) -> None:
     """Compare LOG with the machine's prediction, or name the rank or link that slows down the run in FOLDER.
-
-    FOLDER has Kineto traces of PyTorch's profiler, or JSON dumps of its flight recorder, one file per rank.
 
     Example: trine check all_reduce_perf.log --cluster dgx-h100
     """

@@ -35,8 +35,6 @@ def compare(
 ) -> None:
     """Explain the difference of two answers, or of a measured run and its reference.
 
-    Terms of the time, and the inputs that differ; of a measured run, the effect of removing each term.
-
     Example: trine compare tp2.json tp4.json
     """
     answer = _comparison(a, b)

@@ -126,11 +126,12 @@ class MeasuredComparison(Report):
         from trine.runs.timeline import TimelinePart, measured_timeline
 
         named = [rank for effect in self.differences.effects for rank in effect.ranks]
+        ranks = dict.fromkeys([*named, *(trace.rank for run in self.runs if run is not None for trace in run.ranks)])
         parts = []
-        for label, run in zip("AB", self.runs, strict=True):
-            if run is not None:
-                ranks = tuple(dict.fromkeys([*named, *(trace.rank for trace in run.ranks)]))[:_MAX_RANKS_DRAWN]
-                parts.append(TimelinePart(label, run, ranks))
+        for rank in list(ranks)[:_MAX_RANKS_DRAWN]:
+            for label, run in zip("AB", self.runs, strict=True):
+                if run is not None and any(trace.rank == rank for trace in run.ranks):
+                    parts.append(TimelinePart(label, run, (rank,)))
         return RunBlocks(timeline=measured_timeline(parts, "Both runs on one axis"))
 
     def document(self) -> Row:

@@ -54,12 +54,16 @@ class _Spans:
 
 
 def measured_timeline(parts: Sequence[TimelinePart], title: str) -> TimelineBlock | None:
-    """Return the timeline of some ranks of one or two runs, which all begin at 0; None without spans."""
+    """Return the timeline of some ranks of one or two runs, which all begin at 0; None without spans.
+
+    parts: in this order; a run may have several.
+    """
     spans = _Spans()
     groups = []
     length_ps = left_out = 0
+    writers: dict[int, _RunWriter] = {}
     for part in parts:
-        writer = _PartWriter(part.run, spans)
+        writer = writers.setdefault(id(part.run), _RunWriter(part.run, spans))
         for rank in part.ranks[:MAX_RANKS]:
             row = next((row for row, trace in enumerate(part.run.ranks) if trace.rank == rank), -1)
             if row < 0 or len(spans.start) + len(part.run.ranks[row].activities) > MAX_SPANS:
@@ -67,11 +71,12 @@ def measured_timeline(parts: Sequence[TimelinePart], title: str) -> TimelineBloc
                 continue
             name = f"{part.label}: rank {rank}" if part.label else f"rank {rank}"
             groups.append(TrackGroup(name=name, tracks=tuple(writer.tracks(row))))
-        writer.set_causes()
         left_out += max(0, len(part.ranks) - MAX_RANKS)
         length_ps = max(length_ps, part.run.time_ps)
     if not spans.start:
         return None
+    for writer in writers.values():
+        writer.set_causes()
     note = f"{len(spans.start):,} spans" + (f"; {left_out} ranks left out" if left_out else "") + "."
     return TimelineBlock(
         title=title, unit_ps=_UNIT_PS, length=max(1, -(-length_ps // _UNIT_PS)), groups=tuple(groups),
@@ -84,7 +89,7 @@ def measured_timeline(parts: Sequence[TimelinePart], title: str) -> TimelineBloc
     )  # fmt: skip
 
 
-class _PartWriter:
+class _RunWriter:
     """The spans of one run."""
 
     def __init__(self, run: MeasuredRun, spans: _Spans) -> None:
