@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from json_keys import ROWS, documented, problems, row_of
+from run_traces import dump, entry, two_ranks
 
 from trine.cli.main import app
 
@@ -102,6 +103,9 @@ LINES = {
         "check {examples}/gh200-8-tcp.log --cluster gh200-node",
     ],
     "calibrate-cluster": ["calibrate --cluster dgx-h100 {inputs}/nccl.log"],
+    "check-trace": ["check traces"],
+    "check-hang": ["check dumps"],
+    "compare-trace": ["compare usual/rank1.json traces/rank1.json", "compare usual traces"],
     "check-runs": ["check {inputs}/slow.log {inputs}/nccl.log"],
     "validate-collectives": ["validate collectives --machine a100"],
     "validate-loadstore": ["validate loadstore --series mscclpp-kernel6-a100 --largest 24K"],
@@ -167,6 +171,10 @@ steps:
 - {workload: "model:gpt-2,layers=2,sequence=128", plan: {dp: 4, batch: 2}, step_time: 5.1 ms}
 """,
 }
+for number in range(2):
+    FILES[f"traces/rank{number}.json"] = json.dumps(two_ranks()[number])
+    FILES[f"usual/rank{number}.json"] = json.dumps(two_ranks(late_us=0)[number])
+    FILES[f"dumps/rank{number}.json"] = json.dumps(dump([entry(1, "started")], {"0": "[0, 1, 2]"}))
 #: Keys that only larger jobs have, or answers about data that could not be read.
 RARE = {
     "result": (
@@ -220,6 +228,7 @@ def answer(line: str) -> dict[str, object]:
 def test_keys_are_documented_and_exist(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for file, text in FILES.items():
+        (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text(text)
     contents = [dict(answer(line)) for line in LINES[name]]
     assert {content["schema"] for content in contents} == {f"trine/{name}/1"}
