@@ -9,6 +9,7 @@ from trine.common.inputs import read_text
 from trine.common.spec import parse_json
 from trine.errors import InputError
 from trine.report.collective import collective_page
+from trine.report.eidolon import eidolon_page
 from trine.report.generic import generic_page
 from trine.report.inside_gpu import inside_gpu_page
 from trine.report.layouts import plan_page
@@ -32,7 +33,7 @@ PAGES: dict[str, PageMaker] = {
     "collective": collective_page,
     "loadstore-collective": inside_gpu_page,
     "loadstore": inside_gpu_page,
-    "eidolon": inside_gpu_page,
+    "eidolon": eidolon_page,
     "plan": plan_page,
     "size": size_page,
     "infer": infer_page,
