@@ -14,6 +14,7 @@ from trine.cluster.parts import SCALE_OUT
 from trine.cluster.presets import load_links
 from trine.collectives.sizes import bus_factor
 from trine.common.evidence import ASSUMED, MEASURED
+from trine.common.precision import HALVES
 from trine.common.units import PS_PER_S, format_bandwidth, whole_number
 from trine.compute import uses_recorded_times
 from trine.compute.cost import work
@@ -240,7 +241,7 @@ def foreign_band(result: Result, workload: Workload) -> tuple[str, ...]:
         return ()
     differences = []
     kind = _kind_of_step(workload, work)
-    if kind not in ("bfloat16", "float16") and kind_band(kind) is None:
+    if kind not in HALVES and kind_band(kind) is None:
         differences.append(kind)
     if band.is_of_all and work.gpu is not None:
         differences.append(f"the {work.gpu} or its generation")
