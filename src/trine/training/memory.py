@@ -11,6 +11,7 @@ import numpy as np
 from trine.common.precision import HALVES
 from trine.graph.program import LAUNCH_STREAM, Compute, Job, MemoryChange, RankProgram
 from trine.graph.workload import SYNTHESISED
+from trine.parallel.schedules import known_order
 from trine.results.allocator import peak_of
 from trine.results.memory import MemoryFacts, MemoryUse, by_category, use_of
 
@@ -88,7 +89,7 @@ def shortened(plan: Plan, batch: int) -> Plan:
         or plan.replica_batches
         or plan.steps > 1
         or deferred == 0
-        or (plan.pp > 1 and plan.schedule not in ("1f1b", "interleaved"))
+        or (plan.pp > 1 and not known_order(plan.schedule).alternates)
     ):
         return plan
     if plan.pp == 1:
