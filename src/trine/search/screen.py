@@ -175,7 +175,7 @@ class LayoutScreen:
         """
         form = form_of(layout)
         kinds = [form[0]]
-        if known_order(form[0]).alternates:
+        if known_order(str(form[0])).alternates:
             kinds += [kind for kind in SCHEDULES.names() if kind != form[0] and known_order(kind).alternates]
         for kind in kinds:
             if (found := self._most_similar((kind, *form[1:]), 0)) is not None:
