@@ -215,7 +215,7 @@ class JobRun:
 
 @dataclass
 class JobRunner:
-    """Runner of one job. fold: a mode or its text. stragglers: slow ranks and jitter. has_estimate: see :class:`Folder`.
+    """Runner of one job. fold: a mode or its text. stragglers: slow ranks, jitter. has_estimate: see :class:`Folder`.
     fullest_program: see :func:`trine.folding.run.representative_ranks`.
     """
 
