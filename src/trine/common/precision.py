@@ -39,6 +39,7 @@ class Precision(NumberType):
     is_stated: an operator may state it (attribute ``precision``), because its tensors' dtypes do not show it.
     on_tensor_cores: whether the clock of its GEMMs has the tensor cores' ceiling. result: precision of a product.
     peak_from: the precision whose peak, times a factor, stands for a peak that a data sheet does not list.
+    peak_on: parts of the names of GPUs whose tensor cores have that peak.
     quantised_bytes: bytes that the tables' calls move for each element of the input before a GEMM, None for a GEMM
     that casts nothing (:mod:`trine.compute.tables.operators` says how it was found).
     """
@@ -50,6 +51,7 @@ class Precision(NumberType):
     on_tensor_cores: bool = False
     result: str = ""
     peak_from: tuple[str, int] | None = None
+    peak_on: tuple[str, ...] = ()
     quantised_bytes: float | None = None
 
     @property
@@ -87,7 +89,8 @@ PRECISIONS = (
     # OCP Microscaling Formats 1.0: E2M1. NVIDIA's data sheets: twice the peak of FP8.
     Precision(
         name="float4", bits=4, tensor_types=("float4_e2m1fn",), is_stated=True, on_tensor_cores=True,
-        result="bfloat16", peak_from=("float8", 2), quantised_bytes=4.5,
+        result="bfloat16", peak_from=("float8", 2), peak_on=("b200", "b300", "rtx-5", "rtx-pro-6000"),
+        quantised_bytes=4.5,
     ),
 )  # fmt: skip
 #: Types in which no GPU calculates products: whole numbers, truth values, and weights that are widened before use.

@@ -150,10 +150,17 @@ def least_time_s(gpu: GpuSpec, amount: Work, precision: str) -> float:
     return max(amount.flops / peak(gpu, precision), amount.bytes / gpu.memory_bytes_per_s)
 
 
-def has_float4(gpu: GpuSpec) -> bool:
-    """Return whether the tensor cores multiply in FP4: NVIDIA's from Blackwell on, at twice their FP8 rate."""
-    is_blackwell = any(word in gpu.name for word in ("b200", "b300", "rtx-5", "rtx-pro-6000"))
-    return is_blackwell and "float8" in gpu.flop_per_s
+def derived_peak(gpu: GpuSpec, precision: str) -> int | None:
+    """Return the peak FLOP/s that a data sheet does not list but another precision's peak tells; None without one.
+
+    So NVIDIA's tensor cores multiply in FP4 from Blackwell on, at twice their FP8 rate.
+    """
+    of = BY_NAME.get(precision)
+    if of is None or of.peak_from is None or not any(word in gpu.name for word in of.peak_on):
+        return None
+    name, factor = of.peak_from
+    rate = gpu.flop_per_s.get(name)
+    return None if rate is None else factor * rate
 
 
 def peak(gpu: GpuSpec, precision: str) -> int:
@@ -162,9 +169,9 @@ def peak(gpu: GpuSpec, precision: str) -> int:
     for name in (precision, "float32") if precision == "tfloat32" else (precision,):
         if name in rates:
             return rates[name]
-    if precision == "float4" and has_float4(gpu):
-        name, factor = BY_NAME[precision].peak_from or (precision, 1)
-        return factor * rates[name]
+    derived = derived_peak(gpu, precision)
+    if derived is not None:
+        return derived
     raise InputError(f"GPU {gpu.name} has no peak for {precision}{nearest(precision, rates)}", field="gpu")
 
 

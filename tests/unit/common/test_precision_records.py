@@ -9,6 +9,7 @@ import pytest
 from trine.cluster import load_gpu
 from trine.cluster.presets import known_gpus
 from trine.common.precision import ARITHMETIC, BY_NAME, CASTS, ITEM_BYTES, NCCL_BYTES, PRECISIONS, TORCH_DTYPES
+from trine.compute.roofline import derived_peak
 from trine.compute.tables.machine import peak_of
 from trine.inference.precision import served_precisions
 from trine.software.precision import known_precisions
@@ -69,6 +70,15 @@ def test_float4_doubles_float8_unless_the_data_sheet_says_more():
     for gpu in map(load_gpu, known_gpus()):
         if "float4" not in gpu.flop_per_s:
             assert peak_of(gpu, "float4") == 2 * gpu.flop_per_s.get("float8", 0)
+
+
+def test_a_derived_peak_needs_tensor_cores_that_have_it():
+    """NVIDIA's data sheets: FP4 at twice the FP8 rate on Blackwell; Hopper has none, and a CDNA GPU neither."""
+    for name, has_peak in (("b200", True), ("h100-sxm", False), ("mi300x", False)):
+        gpu = load_gpu(name)
+        assert derived_peak(gpu, "float4") == (2 * gpu.flop_per_s["float8"] if has_peak else None)
+        assert derived_peak(gpu, "bfloat16") is None
+        assert derived_peak(gpu, "no-such") is None
 
 
 def test_no_other_module_lists_precisions():
