@@ -7,6 +7,7 @@ import pytest
 from json_keys import declared_rows
 
 from trine.collectives.result import PAIR, ROW
+from trine.gpu.results import load_store_columns
 from trine.results.columns import Column, Columns, column, to_row, to_rows
 from trine.results.step_columns import COLLECTIVE, ENERGY, HOST, LINK, MEMORY
 from trine.search.layout_row import LAYOUT
@@ -85,7 +86,11 @@ def test_the_reference_of_declared_columns_shares_lines_of_one_meaning():
     assert rows[3].unit == "text"
 
 
-@pytest.mark.parametrize("table", [TABLE, COLLECTIVE, LINK, MEMORY, HOST, ENERGY, ROW, PAIR, LAYOUT])
+STEP = (COLLECTIVE, LINK, MEMORY, HOST, ENERGY)
+LOAD_STORE = [getattr(load_store_columns, name) for name in ("KIND", "LINK", "OPERATION", "USE", "REQUEST")]
+
+
+@pytest.mark.parametrize("table", [TABLE, *STEP, ROW, PAIR, LAYOUT, *LOAD_STORE])
 def test_declared_columns_are_complete(table):
     keys = [each.key for each in table]
     assert len(keys) == len(set(keys)) > 2
