@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from trine.cli.completions import (
     algorithm_pairs,
     algorithms,
+    cast_recipes,
     clusters,
     compute_models,
     engines,
@@ -129,7 +130,7 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
         "trace_gpu": Option(values=gpus),
         "software": Option(metavar="NAME|FILE", values=software_profiles, kind=str),
         "documents": Option(metavar="LENGTH|uniform:A:B|FILE", panel=JOB),
-        "precision": Option(metavar="RECIPE", panel=JOB),
+        "precision": Option(metavar="RECIPE", panel=JOB, values=cast_recipes),
         "trainable": Option(metavar="lora:RANK", panel=JOB),
         "gradient_dtype": word(GRADIENT_WORDS),
         "loss": word(LOSS_WORDS),
@@ -144,6 +145,7 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
     }),
     "PlanOptions": (OPTIONS, {
         "fix": Option(metavar="FIELD=VALUE", read=fixed_fields),
+        "precision": Option(values=cast_recipes),
         "software": Option(metavar="NAME|FILE", values=software_profiles, kind=str),
         "gradient_dtype": word(GRADIENT_WORDS),
         "loss": word(LOSS_WORDS),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 
+from trine.common.precision import ITEM_BYTES
 from trine.compute.documents import pairs_within
 from trine.compute.kinds import family_of, is_backward, kind_of
 from trine.compute.resize import Resized, Split, resized
@@ -21,7 +22,7 @@ from trine.graph.workload import OPTIMIZER, Operator, Tensor, Workload
 
 Cost = tuple[int, int]
 #: Bytes per element of dtypes below a byte: packed FP4, and NF4 with the constants of its blocks (4.127 bits).
-SMALL_ITEMS = {"float4_e2m1fn": Fraction(1, 2), "nf4": Fraction(4127, 8000)}
+SMALL_ITEMS = {dtype: item for dtype, item in ITEM_BYTES.items() if isinstance(item, Fraction)}
 
 
 def elements(tensor: Tensor) -> int:

@@ -12,7 +12,7 @@ from trine.common.units import MAX_GPUS, finite_number
 from trine.errors import PlanError, nearest, nearest_numbers
 from trine.parallel.axes import DEFAULT_ORDER, Axis, AxisGroups, check_order, grid_axes
 from trine.parallel.layer_counts import ACCOUNTED
-from trine.parallel.schedules import SCHEDULES
+from trine.parallel.schedules import SCHEDULES, known_order
 from trine.parallel.token_dispatch import ALL_TO_ALL, DISPATCHES
 
 SHARDINGS = ("none", "zero1", "zero2", "zero3", "fsdp")
@@ -267,7 +267,7 @@ class Plan(OneLine):
     def _usual_deferral(self, values: Mapping[str, object]) -> object:
         """Return ``defer_head_gradient`` of the software's ``values``; None where it has no effect, or for False."""
         count, schedule = values.get("defer_head_gradient", False), self.schedule or values["schedule"]
-        is_possible = self.pp > 1 and not self.reduces_each and schedule in ("1f1b", "interleaved")
+        is_possible = self.pp > 1 and not self.reduces_each and known_order(str(schedule)).alternates
         return count if is_possible and count is not False else None
 
     @property

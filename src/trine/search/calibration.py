@@ -18,6 +18,7 @@ from trine.compute.spread import MAX_SPREAD, slowest_of
 from trine.errors import InputError
 from trine.graph.grid import RankGrid
 from trine.parallel.plan import Plan
+from trine.parallel.schedules import known_order
 from trine.search.pass_times import EndPasses, end_passes
 
 if TYPE_CHECKING:
@@ -72,13 +73,12 @@ def sample_of(layout: Layout, micro_batches: int, stages: StageLayers | None) ->
         else:
             pp -= 1
         chunks = _shape(pp * virtual_stages, of_layout)
-    if layout.schedule == "interleaved":  # micro-batches are a multiple of the stages
+    order = known_order(layout.schedule)
+    if order.takes_virtual_stages:
         least = pp if micro_batches == layout.pp else 2 * pp
-        counts = (least, least + pp)
     else:
         least = min(2 * pp, micro_batches)
-        step = 2 if layout.schedule == "dualpipe" else 1
-        counts = (least, least + step)
+    counts = (least, least + order.microbatch_multiple(pp))
     return FormSample(pp, virtual_stages, (chunks, tuple(count + 1 for count in chunks)), counts)
 
 

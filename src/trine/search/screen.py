@@ -27,6 +27,7 @@ import numpy as np
 from trine.common.arrays import Int64
 from trine.common.units import PS_PER_S
 from trine.parallel.plan import GRADIENTS_SHARDED, PARAMETERS_SHARDED
+from trine.parallel.schedules import SCHEDULES, known_order
 from trine.search.bounds import StageLayers, by_stage, memory_bounds
 from trine.search.calibration import FormSample, SmallJobs
 from trine.search.pass_times import NO_FURTHER_TIME, EndRates, end_rates
@@ -41,7 +42,6 @@ _FORM = ("tp", "offload", "sharding", "cp", "ep", "etp", "sequence_parallel", "s
 _NUM_SHARED = (12, 11, 10, 9, 4, 2)
 #: Similar forms that share at least this many fields have nearly the same corrections.
 _CLOSE = 9
-_SIBLINGS = ("1f1b", "interleaved")
 #: Most reserved bytes per further byte of the lower bound: in jobs of a few layers, segments of the allocator that
 #: happen to fill up or not say more than a layer does.
 MAX_PER_BYTE = 1.05
@@ -174,7 +174,9 @@ class LayoutScreen:
         1f1b and interleaved pipelines have similar passes and ends of a step, so one stands in for the other.
         """
         form = form_of(layout)
-        kinds = (form[0], *(kind for kind in _SIBLINGS if form[0] in _SIBLINGS and kind != form[0]))
+        kinds = [form[0]]
+        if known_order(str(form[0])).alternates:
+            kinds += [kind for kind in SCHEDULES.names() if kind != form[0] and known_order(kind).alternates]
         for kind in kinds:
             if (found := self._most_similar((kind, *form[1:]), 0)) is not None:
                 return found

@@ -26,7 +26,7 @@ from math import isqrt
 
 from trine.errors import InputError
 from trine.graph.workload import Tensor
-from trine.software.precision import Precision
+from trine.software.precision import CastRecipe
 from trine.software.profile import Software
 from trine.workload.architecture.blocks import (
     Attention,
@@ -73,7 +73,7 @@ SCAN_PASSES = 4.0
 
 def layered(
     model: Architecture, *, batch: int, sequence: int, layers: int, dtype: str, software: Software | None = None,
-    precision: Precision | None = None, adapters: Adapters | None = None,
+    precision: CastRecipe | None = None, adapters: Adapters | None = None,
 ) -> Graph:  # fmt: skip
     """Build one step (forward, backward, Adam) of the first ``layers`` layers on samples of ``sequence`` tokens.
 

@@ -15,6 +15,7 @@ from trine.cluster import load_gpu
 from trine.cluster.presets import GpuSpec
 from trine.common.arguments import check_whole, named_arguments
 from trine.common.not_modelled import VALUES, not_modelled
+from trine.common.precision import PRECISIONS
 from trine.common.units import whole_number
 from trine.compute import Calibration, Roofline, Shares, Work, calibrate, kind_of
 from trine.compute.calibration import Point, signatures
@@ -28,7 +29,7 @@ from trine.compute.tables.machine import generation_of
 from trine.compute.tables.times import TableTimes
 from trine.errors import InputError, SpecError, nearest
 from trine.graph.workload import SYNTHESISED, Operator, Workload
-from trine.software.precision import Precision, known_precisions, load_precision
+from trine.software.precision import CastRecipe, known_precisions, load_precision
 from trine.software.profile import NO_SOFTWARE, OperatorStyle, Software, load_software
 from trine.workload.architecture.blocks import KimiDelta, LinearAttention, Mamba, Mamba2, Mixture
 from trine.workload.architecture.model import Architecture
@@ -149,10 +150,8 @@ PREFIX = "model:"
 DEFAULT_GPU = "h100-sxm"
 #: Default software profile of a model on one GPU; data-parallel replicas use it, too.
 USUAL = "pytorch-eager"
-DTYPES = {
-    "bf16": "bfloat16", "fp16": "float16", "fp32": "float32",
-    "bfloat16": "bfloat16", "float16": "float16", "float32": "float32",
-}  # fmt: skip
+DTYPES = {name: each.name for each in PRECISIONS if each.holds_weights for name in (each.word, each.name)}
+_WEIGHT_WORDS = " or ".join(", ".join(each.word for each in PRECISIONS if each.holds_weights).rsplit(", ", 1))
 #: dtypes of convolutional networks, and their precisions in :func:`trine.workload.synthesis.convnet.convnet`.
 CONV_DTYPES = {
     "fp32": "float32", "float32": "float32", "tf32": "tfloat32", "tfloat32": "tfloat32", "amp": "amp",
@@ -265,8 +264,7 @@ def synthesize(
     documents: lengths of documents packed into each sample, ``LENGTH``, ``uniform:A:B`` or a file with one length per
         line; attention then sees only its own document (:mod:`trine.workload.synthesis.documents`). Default: one
         document per sample.
-    precision: recipe that casts the products of layers: ``fp8``, ``fp8-current``, ``fp8-block``, ``mxfp8`` or
-        ``nvfp4`` (presets/precisions.yaml); default: none.
+    precision: recipe that casts the products of layers, such as ``fp8`` (presets/precisions.yaml); default: none.
     trainable: weights to train, ``lora:RANK[:qkv+out+up+down][/nf4]``: adapters beside frozen weights, which /nf4
         stores in four bits (:mod:`trine.workload.synthesis.adapters`); default: all weights.
 
@@ -455,7 +453,7 @@ def _transformer_workload(
         if getattr(options, name) is not None and not isinstance(spec, Transformer):
             raise InputError(f"{spec.name} is no decoder-only transformer: it takes no {name}", field=name)
     if options.dtype is not None and options.dtype not in DTYPES:
-        raise InputError(f"{spec.name} is a transformer: its dtype is bf16, fp16 or fp32", field="dtype")
+        raise InputError(f"{spec.name} is a transformer: its dtype is {_WEIGHT_WORDS}", field="dtype")
     sequence, layers, positions = options.sequence or spec.sequence, options.layers or spec.layers, None
     if not isinstance(spec, EncoderDecoder):
         positions = spec.max_positions
@@ -488,7 +486,7 @@ def _transformer_workload(
     return pack_documents(workload, documents, sequence) if isinstance(documents, Documents) else workload
 
 
-def _recipe_of(options: Synthesis, dtype: str) -> Precision | None:
+def _recipe_of(options: Synthesis, dtype: str) -> CastRecipe | None:
     """Return the recipe that casts products. Raises InputError if the model's dtype cannot be cast."""
     if options.precision is None:
         return None
@@ -546,7 +544,7 @@ def _layered_workload(model: Architecture, options: Synthesis, software: Softwar
     if not model.head or not model.vocab:
         raise InputError(f"{model.name} has no head for tokens: trine support counts it, but has no step of it")
     if options.dtype is not None and options.dtype not in DTYPES:
-        raise InputError(f"{model.name} is a transformer: its dtype is bf16, fp16 or fp32", field="dtype")
+        raise InputError(f"{model.name} is a transformer: its dtype is {_WEIGHT_WORDS}", field="dtype")
     sequence, layers = options.sequence or model.sequence, options.layers or len(model.layers)
     if model.positions and sequence > model.positions:
         raise InputError(

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trine.graph.workload import Tensor
-from trine.software.precision import Precision
+from trine.software.precision import CastRecipe
 from trine.software.profile import FixedCost, Software
 from trine.workload.synthesis.adapters import NF4, Adapters, target_of
 from trine.workload.synthesis.graph import NONE, Attributes, Graph
@@ -343,7 +343,7 @@ def _cast_weights(graph: Graph) -> None:
 
 def transformer(
     spec: Transformer, *, batch: int, sequence: int, layers: int, dtype: str, software: Software | None = None,
-    precision: Precision | None = None, adapters: Adapters | None = None,
+    precision: CastRecipe | None = None, adapters: Adapters | None = None,
 ) -> Graph:  # fmt: skip
     """Build one step (forward, backward, Adam) of ``layers`` layers on ``batch`` samples of ``sequence`` tokens.
 
