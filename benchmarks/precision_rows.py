@@ -7,9 +7,11 @@ predicted, one vote a group.
 
 Rows: precision_rows.csv, facts of NVIDIA/dgxc-benchmarking (MIT), NeMo-Framework-Launcher, NVIDIA-NeMo/NeMo and
 Megatron-Bridge (Apache-2.0), each with its source; nothing was fitted on them. One scale of each group is compared.
-Open in the sources: rank and targets of LoRA (32, all products assumed), lengths of the packed documents of SQuAD (180
-tokens), the dispatcher of experts where it is not printed (the profile's). FP8 of NeMo to 25.04 is its default of that
-time, delayed scaling.
+Open in the sources: rank and targets of LoRA (32, all products assumed), lengths of the packed documents of SQuAD
+(180 tokens), the dispatcher of experts where it is not printed (the profile's). FP8 of NeMo to 25.04 is its default
+of that time, delayed scaling. Columns dispatch, graphs and expert_overlap: of the recipe in Megatron-Bridge's
+scripts/performance of the row's version (v0.1.0rc4, v0.2.2; src/megatron/bridge/perf_recipes at 067f987), where it is
+there; empty: the profile's.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from trine.errors import TrineError
 from trine.parallel.plan import Plan
 from trine.results.headline import KINDS
 from trine.results.text import aligned
+from trine.software.profile import Software, load_software, with_graphs
 from trine.training.run import simulate
 from trine.validation.bands import HIGH, LOW
 from trine.validation.harness import quantile
@@ -60,21 +63,30 @@ def plan_of(row: dict[str, str]) -> Plan:
     if sizes["pp"] > 1:
         fields["schedule"] = "interleaved" if sizes["virtual_stages"] > 1 else "1f1b"
     if sizes["ep"] > 1:
-        fields["etp"] = int(row["etp"])
+        fields |= {"etp": int(row["etp"]), "dispatch": row["dispatch"] or None}
     if dp > 1:
         fields["sharding"] = "fsdp" if row["fsdp"] else "zero1"
-    return Plan(**fields, sequence_parallel=sizes["tp"] > 1, inputs="none")
+    return Plan(**fields, sequence_parallel=sizes["tp"] > 1, expert_overlap=row["expert_overlap"] == "1", inputs="none")
+
+
+def software_of(row: dict[str, str]) -> Software:
+    """Return the profile of a row, with the CUDA graphs of its recipe if it names them."""
+    profile = load_software(row["software"])
+    if not row["graphs"]:
+        return profile
+    return with_graphs(profile, [] if row["graphs"] == "none" else row["graphs"].split())
 
 
 def predicted_s(row: dict[str, str]) -> float:
     """Return the predicted step in seconds."""
     precision = None if row["precision"] == "bf16" else row["precision"]
+    software = software_of(row)
     workload = synthesize(
         row["model"], gpu=GPUS[row["gpu"]], sequence=int(row["sequence"]), precision=precision,
-        trainable=row["trainable"] or None, documents=row["documents"] or None, software=row["software"],
+        trainable=row["trainable"] or None, documents=row["documents"] or None, software=software,
     )  # fmt: skip
     cluster = load_cluster(CLUSTERS[row["gpu"]], gpus=int(row["gpus"]))
-    return simulate(workload, plan_of(row), cluster=cluster, software=row["software"]).step_time_s
+    return simulate(workload, plan_of(row), cluster=cluster, software=software).step_time_s
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,10 @@
 Lepikhin et al., GShard, 2020; Rajbhandari et al., DeepSpeed-MoE, 2022. Each rank sends top_k copies of its tokens. An
 all-to-all carries the smallest share of any rank; if shares differ, messages beside it carry each rank's remainder. So
 a little imbalance costs little. Both share links, so it may end a little before an even exchange would.
+
+After an all-to-all the tokens stand in the order of their senders, and a library may copy them into the order of the
+experts, and back before the next one (Megatron-core, ``sort_chunks_by_idxs`` in token_dispatcher.py). Kernels of DeepEP
+write them in place.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from trine.graph.workload import FORWARD, Operator
 from trine.parallel.chunks import Place
 from trine.parallel.extension import Extension, StageProgram
 from trine.parallel.stages import WEIGHT_PART
-from trine.parallel.token_dispatch import sent_share
+from trine.parallel.token_dispatch import ALL_TO_ALL, sent_share
 from trine.parallel.token_partition import WHOLE
 
 DISPATCH, COMBINE = "dispatch", "combine"
@@ -28,6 +32,8 @@ class ExpertExchange(Extension):
         self._even = self.context.with_load(WHOLE)
         self._load = self.context.expert_load
         self._axis = self.context.plan.groups.experts
+        software, is_library = self.context.software, self.context.plan.dispatch == ALL_TO_ALL
+        self._sorts = is_library and software is not None and software.operators.expert_sorts == "copied"
 
     def forgets(self) -> bool:
         return True
@@ -38,6 +44,7 @@ class ExpertExchange(Extension):
             return
         if role == (COMBINE if op.phase == FORWARD else DISPATCH):
             batch = self.context.micro_batches[place.microbatch]
+            self._sort(op, op.inputs[0], batch, place)
             self._exchange(op, op.inputs[0], False, batch, place, self.writer.last_compute_and_waits())
 
     def after(self, op: Operator, done: int, batch: int, place: Place) -> None:
@@ -46,6 +53,14 @@ class ExpertExchange(Extension):
             return
         if role == (DISPATCH if op.phase == FORWARD else COMBINE):
             self._exchange(op, op.outputs[0], True, batch, place, (done,))
+            self._sort(op, op.outputs[0], batch, place)
+
+    def _sort(self, op: Operator, tensor: int, batch: int, place: Place) -> None:
+        """Copy the tokens of several experts into their order, or back, if the software does."""
+        experts = op.attributes.get("num_experts")
+        if self._sorts and isinstance(experts, int) and experts > self.context.plan.ep:
+            copy_ps = self.context.work.copy_ps(tensor, batch)
+            self.writer.operator(op, copy_ps, self.label(op, place), is_first=False)
 
     def _exchange(
         self, op: Operator, tensor: int, to_experts: bool, batch: int, place: Place, after: tuple[int, ...]

@@ -44,8 +44,9 @@ from trine.workload.architecture.blocks import (
 )
 from trine.workload.architecture.model import Architecture, Layer
 from trine.workload.synthesis.adapters import Adapters
-from trine.workload.synthesis.graph import NONE, Attributes, Graph
+from trine.workload.synthesis.graph import FUSED, NONE, Attributes, Graph
 from trine.workload.synthesis.transformer import (
+    activation_of_experts,
     adam,
     add,
     add_positions,
@@ -57,6 +58,7 @@ from trine.workload.synthesis.transformer import (
     embedding,
     linear,
     norm,
+    padded,
     product,
     projected,
     residual,
@@ -69,6 +71,12 @@ WHOLE: Attributes = {"replicated": True}
 #: Passes of a chunked scan over its inputs and outputs, forward and backward: Triton kernels of flash-linear-attention
 #: and mamba-ssm write states and partial results of chunks to memory between four kernels.
 SCAN_PASSES = 4.0
+#: Bytes of each feature of a token: the bias of its expert times its share in float32 (4), the sum with the token (10),
+#: the experts' parts joined (8) and cast (6); one kernel for all reads and writes 4. Two launches for each
+#: expert. Backward: casts of both gradients (6 each), the products that make those of bias and shares (8 each), and
+#: their sums (4 each); five launches for each expert.
+LOOPED_BIAS: Attributes = {"passes": 7.0, "looped": 2.0}
+LOOPED_BIAS_BACKWARD: Attributes = {"passes": 9.0, "looped": 5.0}
 
 
 def layered(
@@ -507,15 +515,27 @@ def fed_forward(graph: Graph, network: FeedForward, h: Tensor, hidden: int, name
     return _mixture(graph, network, h, hidden, name)
 
 
-def _activation(graph: Graph, h: Tensor, ffn: int, gated: bool, layer: str, attributes: Attributes = NONE) -> Tensor:
-    return elementwise(graph, h, ffn, "swiglu" if gated else "aten::gelu", layer, attributes)
+def _activation_name(gated: bool) -> str:
+    return "swiglu" if gated else "aten::gelu"
 
 
 def _mlp(graph: Graph, network: Mlp, h: Tensor, hidden: int, name: str) -> Tensor:
     width = network.ffn * (2 if network.gated else 1)
     h = projected(graph, h, width, network.biases, f"{name}.gate_up" if network.gated else f"{name}.up")
-    h = _activation(graph, h, network.ffn, network.gated, f"{name}.act")
+    h = elementwise(graph, h, network.ffn, _activation_name(network.gated), f"{name}.act")
     return projected(graph, h, hidden, network.biases, f"{name}.down")
+
+
+def _biased_experts(graph: Graph, x: Tensor, experts: int, layer: str, attributes: Attributes) -> Tensor:
+    """Add the bias of each expert to its tokens x (B, S k, features), as the software does."""
+    weights = [graph.weight(experts, x.shape[-1])]
+    if graph.writes.expert_biases == "added":
+        return _scaled(graph, x, weights, layer, attributes)
+    if layer.endswith("up_bias"):
+        return _scaled(graph, x, weights, layer, {**attributes, **FUSED})
+    out = graph.like(x)
+    op = graph.forward("aten::add", (x, *weights), (out,), layer, {**attributes, **LOOPED_BIAS})
+    return graph.gives_back(op, x, out, "add_backward", (), tuple(weights), {**attributes, **LOOPED_BIAS_BACKWARD})
 
 
 def _mixture(graph: Graph, network: Mixture, h: Tensor, hidden: int, name: str) -> Tensor:
@@ -537,15 +557,18 @@ def _mixture(graph: Graph, network: Mixture, h: Tensor, hidden: int, name: str) 
     if network.latent_norm:
         x = norm(graph, x, "rms", f"{name}.latent_norm")
     x = dispatch(graph, x, numbers, f"{name}.dispatch", shape)
+    x = padded(graph, x, f"{name}.experts.pad", of_experts)
     up = graph.weight(network.experts, width, ups, product=f"{name}.experts.up")
     x = product(graph, x, up, "_grouped_mm", f"{name}.experts.up", of_experts)
     if network.biases:
-        x = _scaled(graph, x, [graph.weight(network.experts, ups)], f"{name}.experts.up_bias", of_experts)
-    x = _activation(graph, x, network.ffn, network.gated, f"{name}.experts.act", of_experts)
+        x = _biased_experts(graph, x, network.experts, f"{name}.experts.up_bias", of_experts)
+    activation = _activation_name(network.gated)
+    x = activation_of_experts(graph, x, network.ffn, activation, f"{name}.experts.act", of_experts)
     down = graph.weight(network.experts, network.ffn, width, product=f"{name}.experts.down")
     x = product(graph, x, down, "_grouped_mm", f"{name}.experts.down", of_experts)
     if network.biases:
-        x = _scaled(graph, x, [graph.weight(network.experts, width)], f"{name}.experts.down_bias", of_experts)
+        x = _biased_experts(graph, x, network.experts, f"{name}.experts.down_bias", of_experts)
+    x = padded(graph, x, f"{name}.experts.unpad", of_experts)
     x = combine(graph, x, shares, numbers, f"{name}.combine", shape)
     if network.latent:
         x = projected(graph, x, hidden, False, f"{name}.latent_up", WHOLE)
