@@ -520,10 +520,14 @@ def _activation_name(gated: bool) -> str:
 
 
 def _mlp(graph: Graph, network: Mlp, h: Tensor, hidden: int, name: str) -> Tensor:
+    return projected(graph, _widened(graph, network, h, name), hidden, network.biases, f"{name}.down")
+
+
+def _widened(graph: Graph, network: Mlp, h: Tensor, name: str) -> Tensor:
+    """Write the up projection of a network and its activation -> (B, S, ffn)."""
     width = network.ffn * (2 if network.gated else 1)
     h = projected(graph, h, width, network.biases, f"{name}.gate_up" if network.gated else f"{name}.up")
-    h = elementwise(graph, h, network.ffn, _activation_name(network.gated), f"{name}.act")
-    return projected(graph, h, hidden, network.biases, f"{name}.down")
+    return elementwise(graph, h, network.ffn, _activation_name(network.gated), f"{name}.act")
 
 
 def _biased_experts(graph: Graph, x: Tensor, experts: int, layer: str, attributes: Attributes) -> Tensor:
@@ -541,6 +545,9 @@ def _biased_experts(graph: Graph, x: Tensor, experts: int, layer: str, attribute
 def _mixture(graph: Graph, network: Mixture, h: Tensor, hidden: int, name: str) -> Tensor:
     shape: Attributes = {"num_experts": network.experts, "top_k": network.top_k}
     of_experts: Attributes = {"expert": True, **shape}
+    routes = shape
+    if network.groups:
+        routes = {**shape, "groups": network.groups, "top_groups": network.top_groups}
     width, ups = network.latent or hidden, (2 if network.gated else 1) * network.ffn
     routed = h
     if network.router_scales:
@@ -556,7 +563,11 @@ def _mixture(graph: Graph, network: Mixture, h: Tensor, hidden: int, name: str) 
         x = projected(graph, h, width, False, f"{name}.latent_down", WHOLE)
     if network.latent_norm:
         x = norm(graph, x, "rms", f"{name}.latent_norm")
-    x = dispatch(graph, x, numbers, f"{name}.dispatch", shape)
+    x = dispatch(graph, x, numbers, f"{name}.dispatch", routes)
+    shared = None
+    if network.shared:
+        # Behind the dispatch and before the combine, so that it can run beside their exchanges
+        shared = _widened(graph, Mlp(ffn=network.shared, gated=network.gated), h, f"{name}.shared")
     x = padded(graph, x, f"{name}.experts.pad", of_experts)
     up = graph.weight(network.experts, width, ups, product=f"{name}.experts.up")
     x = product(graph, x, up, "_grouped_mm", f"{name}.experts.up", of_experts)
@@ -569,12 +580,13 @@ def _mixture(graph: Graph, network: Mixture, h: Tensor, hidden: int, name: str) 
     if network.biases:
         x = _biased_experts(graph, x, network.experts, f"{name}.experts.down_bias", of_experts)
     x = padded(graph, x, f"{name}.experts.unpad", of_experts)
-    x = combine(graph, x, shares, numbers, f"{name}.combine", shape)
+    if shared is not None:
+        shared = projected(graph, shared, hidden, False, f"{name}.shared.down")
+    x = combine(graph, x, shares, numbers, f"{name}.combine", routes)
     if network.latent:
         x = projected(graph, x, hidden, False, f"{name}.latent_up", WHOLE)
-    if not network.shared:
+    if shared is None:
         return x
-    shared = _mlp(graph, Mlp(ffn=network.shared, gated=network.gated), h, hidden, f"{name}.shared")
     if network.shared_gate:
         shared = _gated(
             graph, shared, projected(graph, h, 1, False, f"{name}.shared.gate", WHOLE), f"{name}.shared.mul"
