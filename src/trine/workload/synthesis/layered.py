@@ -15,8 +15,9 @@ Layers are named as in :mod:`trine.workload.synthesis.transformer`: ``layers.17.
   that of its memory traffic (attribute ``passes``).
 - Hyper-connections read a mixture of the residual streams and write to all of them.
 
-Left out: vision towers, layers for multi-token prediction, and attention over earlier layers (Kimi K3). Models with
-segments, attention to an encoder, scales of branches or further tensors have no step.
+Layers for multi-token prediction are written on request, behind the loss. Left out: vision towers, and attention over
+earlier layers (Kimi K3). Models with segments, attention to an encoder, scales of branches or further tensors have no
+step.
 """
 
 from __future__ import annotations
@@ -81,11 +82,12 @@ LOOPED_BIAS_BACKWARD: Attributes = {"passes": 9.0, "looped": 5.0}
 
 def layered(
     model: Architecture, *, batch: int, sequence: int, layers: int, dtype: str, software: Software | None = None,
-    precision: Precision | None = None, adapters: Adapters | None = None,
+    precision: Precision | None = None, adapters: Adapters | None = None, predicted: int = 0,
 ) -> Graph:  # fmt: skip
     """Build one step (forward, backward, Adam) of the first ``layers`` layers on samples of ``sequence`` tokens.
 
-    Raises InputError for a model with parts that have no operators.
+    predicted: layers for multi-token prediction that are trained, too. Raises InputError for a model with parts that
+    have no operators.
     """
     _check_parts(model)
     graph = Graph(dtype, accumulates=True, software=software, precision=precision, adapters=adapters)
@@ -106,13 +108,33 @@ def layered(
     if model.streams > 1:
         shares = _stream_shares(graph, x, model.streams, 1, "streams.shares")
         x = _combined(graph, "aten::mul", (x, shares), model.hidden, "streams.mix")
-    if model.final_norm:
-        x = _normed(graph, x, model.norm, "final_norm")
+    h = _normed(graph, x, model.norm, "final_norm") if model.final_norm else x
     last = table if model.tied_embeddings else graph.weight(model.vocab, model.hidden)
-    cross_entropy(graph, linear(graph, x, last, None, "head"), targets, "loss")
+    cross_entropy(graph, linear(graph, h, last, None, "head"), targets, "loss")
+    for number in range(predicted):
+        x = _predict_further(graph, model, number, x, tokens, table)
+        h = _normed(graph, x, model.norm, f"mtp.head_norm_{number}")
+        cross_entropy(graph, linear(graph, h, last, None, f"mtp.head_{number}"), targets, f"mtp.loss_{number}")
     graph.run_backward()
     adam(graph, master=dtype != "float32")
     return graph
+
+
+def _predict_further(
+    graph: Graph, model: Architecture, number: int, x: Tensor, tokens: Tensor, table: Tensor
+) -> Tensor:
+    """Write a layer for multi-token prediction on the features x of the layer before it (B, S, hidden).
+
+    It reads the next token's embedding and x, each after a norm, through one projection (DeepSeek-V3, 2024, section
+    2.2). Embedding and head are the model's.
+    """
+    name = f"mtp.layers.m{number}"  # no number of its own: a pipeline keeps it with the head
+    embedded = _normed(
+        graph, embedding(graph, tokens, table, f"mtp.embedding_{number}"), model.norm, f"{name}.token_norm"
+    )
+    joined = _concatenated(graph, embedded, _normed(graph, x, model.norm, f"{name}.hidden_norm"), f"{name}.join")
+    x = projected(graph, joined, model.hidden, False, f"{name}.projection")
+    return _LayerWriter(graph, model.hidden, model.predicted[number], name).write(x)
 
 
 def _check_parts(model: Architecture) -> None:
