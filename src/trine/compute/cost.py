@@ -213,6 +213,8 @@ def work_of(sizes: Resized) -> Work:
     if contraction is not None:
         return Work(*contraction(sizes))
     passes = passes_of(sizes.operator)
+    if not passes:
+        return Work(0, 0)
     if family == "view" and not sizes.operator.kernel_times_ps:  # with kernels, it was a view that had to copy
         return Work(0, 0)
     if family == "optimizer":
@@ -225,9 +227,12 @@ def work_of(sizes: Resized) -> Work:
 
 
 def passes_of(operator: Operator) -> Fraction:
-    """Return the factor on an operator's bytes: its attribute ``passes``, for software that does not fuse it."""
+    """Return the factor on an operator's bytes: its attribute ``passes``, for software that does not fuse it.
+
+    0: it is part of another kernel.
+    """
     passes = operator.attributes.get("passes", 1)
-    if isinstance(passes, bool) or not isinstance(passes, int | float) or not 0 < passes < math.inf:
+    if isinstance(passes, bool) or not isinstance(passes, int | float) or not 0 <= passes < math.inf:
         return Fraction(1)
     return Fraction(passes)
 

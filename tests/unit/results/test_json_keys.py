@@ -54,6 +54,7 @@ LINES = {
         f"train {GPT} --tp 2 --cluster dgx-h100 --batch 2 --sequence-parallel --userbuffers",
         "train model:mixtral-8x7b,layers=2,sequence=128,batch=4 --dp 2 --tp 2 --ep 4 --etp 1 --expert-imbalance zipf:1 "
         "--capacity-factor 1 --micro-batch 1 --expert-overlap --cluster dgx-h100",
+        "train model:deepseek-v3,layers=4,sequence=128 --dp 2 --ep 2 --shared-expert-overlap --cluster dgx-h100",
         "chakra run {inputs}/mixed --topology ring --bandwidth '65 GB/s' --latency '1 us'",
         "chakra run {inputs}/mixed --cluster astra3-generic --fidelity loadstore",
     ],

@@ -12,7 +12,7 @@ from math import ceil, prod
 
 from trine.common.precision import ITEM_BYTES
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Parameter, Tensor
-from trine.software.precision import CastRecipe
+from trine.software.precision import CastRecipe, load_precision
 from trine.software.profile import OperatorStyle, Software
 from trine.workload.synthesis.adapters import NF4, Adapters
 from trine.workload.synthesis.written_style import WrittenStyle
@@ -22,6 +22,8 @@ Names = Sequence[Tensor]
 Attributes = Mapping[str, object]
 #: Empty attributes, shared because nothing changes them.
 NONE: Attributes = {}
+#: Attributes of an operator that is part of another kernel.
+FUSED: Attributes = {"passes": 0.0, "kernels": 0.0}
 
 
 class Graph:
@@ -237,11 +239,20 @@ class Graph:
         is_layer = "layers." in layer and len(weight.shape) > 1
         return recipe if recipe is not None and is_layer and recipe.takes(*weight.shape[-2:]) else None
 
+    @property
+    def fuses_experts(self) -> bool:
+        """Whether the GEMMs of experts apply the activation and cast its result, and so do their backward GEMMs."""
+        return self.precision is not None and any(
+            self.precision is load_precision(name) for name in self.writes.grouped_mlp
+        )
+
     def cast(self, x: Tensor, recipe: CastRecipe, layer: str, attributes: Attributes = NONE) -> Tensor:
         """Return x in the recipe's dtype; products that read the same tensor share the cast, and keep it."""
         if x.id not in self._cast:
             out = self.tensor(x.shape, dtype=recipe.dtype)
             passes = {"passes": recipe.cast_passes, "kernels": float(recipe.kernels), **attributes}
+            if self.fuses_experts and layer.endswith(".experts.down"):
+                passes |= FUSED
             op = self.forward("aten::_to_copy", (x,), (out,), f"{layer}.cast", passes)
             self._cast[x.id] = out
             self.on_backward(op, lambda: self.give(x, self.gradient(out), op))
@@ -251,6 +262,8 @@ class Graph:
         """Return the gradient of the output of ``op`` in the recipe's dtype (attribute ``of_output``)."""
         out = self.tensor(dy.shape, dtype=recipe.dtype)
         passes = {"passes": recipe.cast_passes, "kernels": float(recipe.kernels), "of_output": True, **attributes}
+        if self.fuses_experts and self._layers[op].endswith(".experts.up"):
+            passes |= FUSED
         self.backward("aten::_to_copy", (dy,), (out,), op, passes)
         return out
 

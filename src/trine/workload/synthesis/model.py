@@ -161,9 +161,9 @@ _CHOICES = {
     "tied": ("yes", "no"), "biases": ("none", "qkv", "all"), "positions": ("rotary", "learned"),
     "dropout": ("yes", "no"),
 }  # fmt: skip
-_WHOLE = ("sequence", "target", "batch", "layers", "image")
+_WHOLE = ("sequence", "target", "batch", "layers", "image", "mtp")
 # Upper limits, well beyond any GPU's memory: a larger value is probably a mistake.
-_MAX = {"sequence": 2**24, "target": 2**24, "batch": 10**6, "layers": 10_000, "image": 4096}
+_MAX = {"sequence": 2**24, "target": 2**24, "batch": 10**6, "layers": 10_000, "image": 4096, "mtp": 16}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,6 +176,7 @@ class Synthesis:
     batch: int | None = None
     dtype: str | None = None
     layers: int | None = None
+    mtp: int | None = None
     image: int | None = None
     times: str | None = None
     shares: Mapping[str, float] = field(default_factory=dict)
@@ -222,6 +223,7 @@ def synthesize(
     batch: int | None = None,
     dtype: str | None = None,
     layers: int | None = None,
+    mtp: int | None = None,
     image: int | None = None,
     times: str | None = None,
     shares: Mapping[str, float] | None = None,
@@ -249,6 +251,7 @@ def synthesize(
         default: float32 with convolutions in TF32, as in PyTorch.
     layers: number of transformer layers to keep (in each stack of an encoder-decoder): a smaller model with the same
         shapes.
+    mtp: number of the model's layers for multi-token prediction to train; default: none. They lie behind the head.
     image: side of an image in pixels; default: 224. Convolutional networks only.
     times: ``tables`` (public measurements of operators; the default for transformers and for convolutional networks
         with a dtype), ``roofline`` (the data sheet; the default with ``shares``) or ``fitted`` (laws fitted on recorded
@@ -272,8 +275,8 @@ def synthesize(
     unknown model, GPU or value, and for an option that does not apply to the model.
     """
     asked = Synthesis(
-        gpu=gpu, sequence=sequence, target=target, batch=batch, dtype=dtype, layers=layers, image=image, times=times,
-        shares=dict(shares or {}), tied=tied, biases=biases, positions=positions, dropout=dropout,
+        gpu=gpu, sequence=sequence, target=target, batch=batch, dtype=dtype, layers=layers, mtp=mtp, image=image,
+        times=times, shares=dict(shares or {}), tied=tied, biases=biases, positions=positions, dropout=dropout,
         documents=documents, precision=precision, trainable=trainable,
     )  # fmt: skip
     profile = usual_profile() if software is None else profile_of(software)
@@ -449,6 +452,8 @@ def _transformer_workload(
 ) -> Workload:
     is_two_stacks = isinstance(spec, EncoderDecoder)
     _refuse(spec, options, ("image", "documents") if is_two_stacks else ("image", "target"))
+    if options.mtp is not None:
+        raise InputError(f"{spec.name} has no layers for multi-token prediction", field="mtp")
     for name in ("precision", "trainable"):
         if getattr(options, name) is not None and not isinstance(spec, Transformer):
             raise InputError(f"{spec.name} is no decoder-only transformer: it takes no {name}", field=name)
@@ -538,6 +543,10 @@ def _precision_words(options: Synthesis) -> tuple[str, ...]:
     )
 
 
+def _layers_ahead(count: int) -> str:
+    return f"{count} {'layer' if count == 1 else 'layers'} for multi-token prediction"
+
+
 def _layered_workload(model: Architecture, options: Synthesis, software: Software | None) -> Workload:
     """Return the operators of a model described as layers over blocks."""
     _refuse(model, options, ("image", "target"))
@@ -552,10 +561,14 @@ def _layered_workload(model: Architecture, options: Synthesis, software: Softwar
         )
     if layers > len(model.layers):
         raise InputError(f"{model.name} has {len(model.layers)} layers; got {layers}", field="layers")
+    predicted = options.mtp or 0
+    if predicted > len(model.predicted):
+        has = f"{model.name} has {_layers_ahead(len(model.predicted))}"
+        raise InputError(f"{has}; got {predicted}", field="mtp")
     dtype, batch = DTYPES[options.dtype or "bf16"], options.batch or 1
     graph = layered(
         model, batch=batch, sequence=sequence, layers=layers, dtype=dtype, software=software,
-        precision=_recipe_of(options, dtype), adapters=_adapters_of(options),
+        precision=_recipe_of(options, dtype), adapters=_adapters_of(options), predicted=predicted,
     )  # fmt: skip
     facts = {"sequence": str(sequence), "layers": str(layers), "hidden": str(model.hidden), "dtype": dtype}
     facts |= _precision_facts(options)
@@ -568,9 +581,11 @@ def _layered_workload(model: Architecture, options: Synthesis, software: Softwar
     if layers < len(model.layers):
         assumptions.append(f"{layers} of the model's {len(model.layers)} layers")
     left_out = [f"its {name} tower" for name in model.towers]
-    if model.predicted:
-        count = len(model.predicted)
-        left_out.append(f"{count} {'layer' if count == 1 else 'layers'} for multi-token prediction")
+    if predicted:
+        facts["mtp"] = str(predicted)
+        assumptions.append(f"with {_layers_ahead(predicted)}, behind the head")
+    if count := len(model.predicted) - predicted:
+        left_out.append(_layers_ahead(count))
     reads_earlier = any(layer.reads_earlier for layer in model.layers)
     left_out += ["attention over earlier layers"] if reads_earlier else []
     if left_out:
@@ -623,7 +638,7 @@ def _usual_assumptions(dtype: str, software: Software | None) -> list[str]:
 
 
 def _convnet_workload(spec: Convolutional, options: Synthesis, software: Software | None) -> Workload:
-    _refuse(spec, options, ("sequence", "target", "layers", "dropout", "documents", "precision", "trainable"))
+    _refuse(spec, options, ("sequence", "target", "layers", "mtp", "dropout", "documents", "precision", "trainable"))
     if options.dtype is not None and options.dtype not in CONV_DTYPES:
         raise InputError("convolutional networks are synthesised in fp32, tf32 or amp", field="dtype")
     if options.image is not None:
