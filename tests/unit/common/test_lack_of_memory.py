@@ -47,6 +47,7 @@ def test_an_address_space_is_nearly_used_up_close_to_its_limit(free_mib: int, is
     program = f"""
 import os, resource
 from trine.common.lack_of_memory import is_near_limit, lacks_memory
+ballast = bytearray(100 << 20)
 pages = int(open("/proc/self/statm").read().split()[0])
 limit = pages * os.sysconf("SC_PAGE_SIZE") + ({free_mib} << 20)
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
