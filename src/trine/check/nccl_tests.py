@@ -75,7 +75,7 @@ _GRAPH = re.compile(r"\bgraph:\s*(\d+)")
 _AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(\S+)")
 _UNIT = re.compile(r"\((ns|us|ms|s)\)\s+\(GB/s\)")
 #: Settings that change the prediction, and settings that are evidence for a cause.
-SETTINGS = ("ALGO", "PROTO", "NVLS_ENABLE", "MIN_NCHANNELS", "MAX_NCHANNELS")
+SETTINGS = ("ALGO", "PROTO", "NVLS_ENABLE", "NVLS_CHUNKSIZE", "MIN_NCHANNELS", "MAX_NCHANNELS")
 EVIDENCE = ("IB_DISABLE", "P2P_DISABLE", "SHM_DISABLE")
 #: Lines that nccl-tests prints after its last size, and when it fails.
 _CLOSING = re.compile(r"Out of bounds values\s*:|Avg bus bandwidth\s*:|Collective test concluded")

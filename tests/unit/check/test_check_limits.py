@@ -238,6 +238,8 @@ def test_the_ratio_of_bandwidths_says_which_collective_it_is(ratio, is_right):
         ({"environment": {"NVLS_ENABLE": "1"}}, {}),
         ({"environment": {"MIN_NCHANNELS": "2", "MAX_NCHANNELS": "4"}}, {"min_channels": 2, "max_channels": 4}),
         ({"environment": {"MIN_NCHANNELS": "0", "MAX_NCHANNELS": "x"}}, {}),
+        ({"environment": {"NVLS_CHUNKSIZE": "524288"}}, {"nvls_chunk": 512 << 10}),
+        ({"environment": {"NVLS_CHUNKSIZE": "0"}}, {}),
     ],
 )
 def test_settings_of_a_log_are_options(facts, options):
