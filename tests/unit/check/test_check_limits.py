@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from trine.check import compare
@@ -256,3 +257,13 @@ def test_a_log_without_a_collective_or_results_is_refused():
         compare.check_log(log_of(op=None), load_cluster("dgx-h100"))
     with pytest.raises(InputError, match="has no out-of-place results"):
         compare.check_log(log_of(num_ranks=8), load_cluster("dgx-h100"))
+
+
+def test_a_fault_of_the_machine_makes_no_size_faster_and_one_size_slower(expected):
+    """A slow link may make the library choose an algorithm that trine takes for faster: the sound time stays."""
+    usual = np.array([row.time_ps for row in expected.usual])
+    faults = [cause for cause in expected.causes if "link" in cause.name or "PCIe" in cause.name]
+    assert len(faults) >= 5
+    for cause in faults:
+        assert (np.array(cause.times_ps) >= usual).all(), cause.name
+        assert (np.array(cause.times_ps) > 1.2 * usual).any(), cause.name
