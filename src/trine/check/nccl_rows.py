@@ -9,6 +9,7 @@ import codecs
 import json
 import os
 import re
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -111,6 +112,16 @@ class RowText(NamedTuple):
 
     label: str
     words: list[str]
+
+
+def unpacked(raw: bytes, max_bytes: int) -> bytes:
+    """Return at most ``max_bytes`` of the content of a gzip file; other bytes, and broken gzip files, unchanged."""
+    if not raw.startswith(b"\x1f\x8b"):
+        return raw
+    try:
+        return zlib.decompressobj(31).decompress(raw, max_bytes)
+    except zlib.error:
+        return raw
 
 
 def decode(raw: bytes) -> str:

@@ -33,6 +33,7 @@ from trine.cli.conversions import (
     fixed_fields,
     layer_counts_of,
     load_calibration,
+    nvls_chunk_of,
     overlap_word,
     pairs,
     replica_batches_of,
@@ -187,6 +188,7 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
         "algorithm": Option(values=algorithms, read=algorithm_name),
         "protocol": word("auto|ll|ll128|simple|none"),
         "launch": Option(metavar="process-per-gpu|single-process|graph"),
+        "nvls_chunk": Option(metavar="SIZE", read=nvls_chunk_of, kind=str),
     }),
     "LoadStoreOptions": (INSIDE, _REQUESTS),
     "MoeOptions": (EXPERTS, {
