@@ -97,6 +97,14 @@ def _shape(count: int, layers: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(max(0, base + each) for each in differences)
 
 
+class FewLayers(NamedTuple):
+    """Simulated small jobs with one number of layers: a part of :class:`SmallJobs`. end_passes: None on one stage."""
+
+    times_ps: tuple[int, ...]
+    needed_bytes: tuple[int, int]
+    end_passes: EndPasses | None
+
+
 def simulate_small_jobs(
     packed: PackedJob, plan: Plan, sample: FormSample, knows_passes: bool = False
 ) -> SmallJobs | None:
@@ -104,31 +112,43 @@ def simulate_small_jobs(
 
     knows_passes: the time of a further micro-batch is known, so that two jobs are enough.
     """
+    fewer, more = (simulate_few_layers(packed, plan, sample, chunks, knows_passes) for chunks in sample.chunks)
+    return together(sample, fewer, more)
+
+
+def together(sample: FormSample, fewer: FewLayers | None, more: FewLayers | None) -> SmallJobs | None:
+    """Return the results for both numbers of layers; None if a job was refused."""
+    if fewer is None or more is None:
+        return None
+    ends = tuple(each.end_passes for each in (fewer, more) if each.end_passes is not None)
+    return SmallJobs(sample, (fewer.times_ps, more.times_ps), (fewer.needed_bytes, more.needed_bytes), ends)
+
+
+def simulate_few_layers(
+    packed: PackedJob, plan: Plan, sample: FormSample, chunks: tuple[int, ...], knows_passes: bool
+) -> FewLayers | None:
+    """Return the results of the small jobs with layers ``chunks``; None if one of them is refused."""
     from trine.folding.run import showing_few
     from trine.training import simulate
+    from trine.training.times_only import times_only
 
-    job, times, needed, ends = packed.job(), [], [], []
+    job, times = packed.job(), []
     assert plan.micro_batch is not None
     assert plan.batch is not None
     clocks = job.probe.clocks.by_gpu(plan.micro_batch, plan.batch // plan.micro_batch)
     ranks = plan.num_ranks // plan.pp * sample.pp
     options = replace(job.options, clocks=clocks, fold="ranks", gpu_spread=_spread_of(job, ranks))
     try:
-        with without_collector(), unobserved(), showing_few():
-            for chunks in sample.chunks:
-                row = []
-                for count in sample.micro_batches[: 1 if knows_passes else 2]:
-                    small = replace(plan, pp=sample.pp, virtual_stages=sample.virtual_stages,
-                                    batch=count * plan.micro_batch, **_placement(chunks))  # fmt: skip
-                    result = simulate(job.short(sum(chunks)), small, options=options)
-                    row.append(result.step_time_ps)
-                times.append(tuple(row))
-                needed.append(_needed_of_ends(result, small))
-                if small.pp > 1:
-                    ends.append(end_passes(result, small))
+        with without_collector(), unobserved(), showing_few(), times_only():
+            for count in sample.micro_batches[: 1 if knows_passes else 2]:
+                small = replace(plan, pp=sample.pp, virtual_stages=sample.virtual_stages,
+                                batch=count * plan.micro_batch, **_placement(chunks))  # fmt: skip
+                result = simulate(job.short(sum(chunks)), small, options=options)
+                times.append(result.step_time_ps)
+            needed = _needed_of_ends(result, small)
+            return FewLayers(tuple(times), needed, end_passes(result, small) if small.pp > 1 else None)
     except InputError:
         return None
-    return SmallJobs(sample, (times[0], times[1]), (needed[0], needed[1]), tuple(ends))
 
 
 def _spread_of(job: SearchJob, ranks: int) -> float | None:

@@ -89,6 +89,7 @@ class LayoutScreen:
         self._of_passes: dict[tuple[object, ...], Correction] = {}
         self._exact: dict[tuple[object, ...], Correction | None] = {}
         self._scaled: dict[tuple[int, float], tuple[LayerCosts, LayerCosts]] = {}
+        self._estimates: dict[Layout, tuple[LayerCosts, Correction, int]] = {}
 
     @property
     def num_forms(self) -> int:
@@ -182,9 +183,19 @@ class LayoutScreen:
 
     def step_ps(self, layout: Layout, micro_batches: int, costs: LayerCosts, stages: StageLayers | None) -> int:
         """Return the likely step time in ps, or 0 for a schedule without recurrence. stages: None if unknown."""
-        costs = self._at_clock(layout, costs)
-        chunks = chunk_layers(layout, stages, self._layers)
         use = self.correction(layout)
+        found = self._estimates.get(layout)
+        if found is not None and found[0] is costs and found[1] == use:
+            return found[2]
+        time_ps = self._corrected_ps(layout, micro_batches, self._at_clock(layout, costs), stages, use)
+        self._estimates[layout] = costs, use, time_ps
+        return time_ps
+
+    def _corrected_ps(
+        self, layout: Layout, micro_batches: int, costs: LayerCosts, stages: StageLayers | None, use: Correction
+    ) -> int:
+        """Return the step time in ps with the corrections of a similar form. costs: at the clock of the step."""
+        chunks = chunk_layers(layout, stages, self._layers)
         if layout.offload == "optimizer" and (use.offload, use.sharding) != (layout.offload, layout.sharding):
             tail = use.tail + self._host_update_ps(layout, costs, chunks)
             if use.offload == "optimizer":
