@@ -1,8 +1,8 @@
 """Small simulations of a form of parallelism: few layers and micro-batches, on one stage or two, with all replicas.
 
-The lower bound of a layer leaves out contention, and that of a step leaves out its end (gradients, optimizer, gathers
-of parameters). Both appear in full in a job of a few layers. Two numbers of layers and two of micro-batches separate
-them (:class:`trine.search.screen.Screen`).
+The lower bound of a layer leaves out contention. The lower bound of a step leaves out its end: gradients, optimizer
+and gathers of parameters. A job of a few layers shows both in full. Two numbers of layers and two numbers of
+micro-batches separate them (:class:`trine.search.screen.LayoutScreen`).
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class SmallJobs(NamedTuple):
 def sample_of(layout: Layout, micro_batches: int, stages: StageLayers | None) -> FormSample:
     """Return the sizes of the small jobs that calibrate a layout with this many micro-batches.
 
-    stages: the layers of its chunks, None if unknown. The ends of a small job differ from its other chunks as they do
-    in the layout, so that the same rank limits its pace.
+    stages: the layers of its chunks, None if unknown. The first and last chunks of a small job have as many layers
+    more or fewer than the other chunks as in the layout. So the same rank limits the pace.
     """
     if layout.pp == 1:
         return FormSample(1, 1, ((3,), (4,)), (1, 2))
@@ -85,7 +85,7 @@ def sample_of(layout: Layout, micro_batches: int, stages: StageLayers | None) ->
 def _shape(count: int, layers: tuple[int, ...]) -> tuple[int, ...]:
     """Return few layers for each of ``count`` chunks: the first, and the last two, differ from others as in ``layers``.
 
-    At least one chunk has one layer; the last chunks of a model with a large head may have none.
+    At least one chunk has one layer. The last chunks of a model with a large head may be empty.
     """
     if not layers:
         return (1,) * count
@@ -152,7 +152,7 @@ def simulate_few_layers(
 
 
 def _spread_of(job: SearchJob, ranks: int) -> float | None:
-    """Return the spread of GPU speeds with which ``ranks`` GPUs wait as long for the slowest one as all GPUs do."""
+    """Return the spread of GPU speeds for ``ranks`` GPUs: their slowest GPU is as slow as the slowest of the job."""
     if not job.probe.slower or ranks == 1:
         return job.options.gpu_spread
     return min(job.probe.slower / slowest_of(ranks, 1.0), MAX_SPREAD)

@@ -15,15 +15,15 @@ from trine.search.probe import LayerCosts
 if TYPE_CHECKING:
     from trine.search.space import Layout
 
-#: A layer's time per sample falls with the micro-batch, hardly ever below this share of that of the smallest one. An
-#: estimate that is too low only costs a probe.
+#: The least time per sample of a layer, as a share of its time per sample in the smallest micro-batch. Larger
+#: micro-batches are more efficient. A guess that is too low only costs a probe.
 LEAST_PER_SAMPLE = 0.8
 #: Share of a time between two measured ones that counts, for the curve between them.
 BETWEEN = 0.98
 
 
 class LikelyCosts:
-    """Costs measured so far by form, and guesses of others. forms: a layout of every form of a search.
+    """Measured costs by form, and guesses for the other forms. forms: a layout of every form of a search.
 
     A form is a tuple as :func:`trine.search.search.form_of_layer` returns it; a kind is a form without micro-batch.
     """
@@ -47,7 +47,7 @@ class LikelyCosts:
         return self._forms[form if largest in self._costs else largest]
 
     def of(self, form: tuple[object, ...]) -> LayerCosts | None:
-        """Return the measured costs of a form, or a guess; None if nothing is known."""
+        """Return the measured costs of a form, or a guess; None without a smaller measured micro-batch."""
         if form in self._costs:
             return self._costs[form]
         kind, size = _kind_of(form), _micro_batch_of(form)

@@ -39,6 +39,8 @@ _FORM = ("tp", "offload", "sharding", "cp", "ep", "etp", "sequence_parallel", "s
          "micro_batch")  # fmt: skip
 #: Numbers of fields (with the schedule) that similar forms share, in the order of preference.
 _NUM_SHARED = (12, 11, 10, 9, 4, 2)
+#: Forms that share only this many fields may differ in sharding and offload.
+_WITHOUT_SHARDING = 2
 #: Similar forms that share at least this many fields have nearly the same corrections.
 _CLOSE = 9
 _SIBLINGS = ("1f1b", "interleaved")
@@ -129,11 +131,27 @@ class LayoutScreen:
         correction = None if jobs is None else self._correct(layout, costs, jobs)
         self._exact[form] = correction
         if correction is not None:
-            for count in _NUM_SHARED:
-                self._corrections.setdefault(form[:count], correction)
-            self._corrections[form] = correction
-            self._rho.setdefault(layout.tp, correction.rho)
+            self._take(layout, form, correction)
             self._of_passes.setdefault(_passes_of(layout), correction)
+
+    def _take(self, layout: Layout, form: tuple[object, ...], correction: Correction) -> None:
+        """Keep the corrections of a form, and as corrections of similar forms.
+
+        Of several forms that are not close, the least contention counts: an estimate that is too long would hide a
+        good layout, one that is too short only costs a calibration. Where layers wait for gathers or copies, the
+        corrections hold these waits, which other forms do not have.
+        """
+        waits = layout.sharding in PARAMETERS_SHARDED or layout.offload == "activations"
+        for count in _NUM_SHARED:
+            if count >= _CLOSE:
+                self._corrections.setdefault(form[:count], correction)
+            elif count > _WITHOUT_SHARDING or not waits:
+                known = self._corrections.get(form[:count])
+                if known is None or correction.rho < known.rho:
+                    self._corrections[form[:count]] = correction
+        self._corrections[form] = correction
+        if not waits:
+            self._rho[layout.tp] = min(correction.rho, self._rho.get(layout.tp, inf))
 
     def _correct(self, layout: Layout, costs: LayerCosts, jobs: SmallJobs) -> Correction:
         """Return the corrections that make the estimates of the small jobs equal their simulations."""

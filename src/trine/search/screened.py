@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from trine.search.space import Family, Layout
     from trine.search.worker import Outcome
 
-#: Families whose forms are measured together with that of the first one.
+#: Families whose forms are measured together with the form of the first family.
 FAMILIES_AHEAD = 6
-#: Schedules of which a rough estimate is known (no schedule: one stage).
+#: Schedules with a rough estimate (no schedule: one stage).
 _ROUGHLY_KNOWN = (None, "1f1b", "interleaved", "gpipe")
 #: A probe has the clock of a long step. The clock of a shorter step raises no speed by more than this, as a share of
 #: the time.
@@ -154,14 +154,14 @@ class ScreenedSearch(Search):
     # -- estimates -----------------------------------------------------------------------------------------------------
 
     def _time_bound(self, layout: Layout, costs: LayerCosts | None) -> int:
-        """Return the likely step time in ps; a lower bound where the screen has no recurrence, 0 for an unknown one."""
+        """Return the likely step time in ps; a lower bound if the screen has no recurrence, 0 if nothing is known."""
         if self.screen is None:
             return self._lower_bound(layout, costs)
         if costs is None:
             return 0
         stages = self.likely_stages(layout, costs)
         time_ps = self.screen.step_ps(layout, self.micro_batches(layout), costs, stages)
-        if time_ps and (self._known_screen.is_known(layout) or not self._may_wait(layout)):
+        if time_ps and (self._known_screen.is_calibrated(layout) or not self._may_wait(layout)):
             return time_ps
         return max(time_ps, self._lower_bound(layout, costs))
 
@@ -289,7 +289,7 @@ class ScreenedSearch(Search):
         return needed + facts.error * (needed - facts.outside_bytes) > (1 + error) * self.capacity
 
     def _simulate_likely_tight(self) -> None:
-        """Simulate the fastest of the layouts that were left out as likely tight, since none fits with a margin."""
+        """Simulate the fastest layouts that were left out as likely tight, because no layout fits with a margin."""
         self._likely_tight.sort()
         chosen = self._likely_tight[: max(0, MAX_IF_NONE - self.num_simulated)][:MOST]
         self.rejected[TIGHT_LIKELY] -= len(chosen)
