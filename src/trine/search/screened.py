@@ -51,6 +51,8 @@ MAX_IN_TIE, LOOK_IN_TIE = 3, 200
 #: While no layout fits, those whose estimated memory exceeds the capacity by less are simulated: of calibrated forms,
 #: and of others. Later, a layout at its capacity would be tight, and no use.
 MEMORY_ERROR, MEMORY_ERROR_IF_CLOSE = 0.005, 0.02
+#: The screen's memory counts as too low by at most this factor.
+MAX_MEMORY_LOW = 1.05
 #: A layout whose estimate exceeds the best simulated time by more is not the fastest: the screen's error, as a share.
 SCREEN_ERROR = 0.01
 #: An entry whose estimate has grown by this share since it was queued goes back into the queue.
@@ -87,6 +89,7 @@ class ScreenedSearch(Search):
         """Measure the smallest micro-batches, and queue the families by rough estimates of their fastest pipelines."""
         self.screen = LayoutScreen(self.layers, self.job.probe, self.space.global_batch)
         self._likely_tight: list[Entry] = []
+        self._memory_low: dict[tuple[bool, bool], float] = {}
         kept = self.without_twins(families)
         self._likely = LikelyCosts({form_of_layer(family.layout): family.layout for family in kept}, self.costs)
         self.measure(self._likely.smallest())
@@ -181,8 +184,20 @@ class ScreenedSearch(Search):
         learned = self.allocated(layout) * self.memory_ratio.get(store_of(layout), 1.0)
         if costs is None or not self._known_screen.is_known(layout):
             return learned
+        return max(learned, self._screened_bytes(layout, costs) * self._memory_low.get(_memory_kind(layout), 1.0))
+
+    def _screened_bytes(self, layout: Layout, costs: LayerCosts) -> int:
         stages = self.likely_stages(layout, costs)
-        return max(learned, self._known_screen.needed_bytes(layout, self.micro_batches(layout), costs, stages))
+        return self._known_screen.needed_bytes(layout, self.micro_batches(layout), costs, stages)
+
+    def _learn_memory(self, layout: Layout, outcome: Outcome) -> None:
+        """Take the screen's error of a simulated layout's memory for later layouts, if the screen was too low."""
+        costs = self.cost(layout)
+        estimate = 0 if costs is None else self._screened_bytes(layout, costs)
+        if estimate and outcome.memory_bytes:
+            low = min(outcome.memory_bytes / estimate, MAX_MEMORY_LOW)
+            kind = _memory_kind(layout)
+            self._memory_low[kind] = max(low, self._memory_low.get(kind, 1.0))
 
     def _most_memory(self, layout: Layout) -> float:
         """Return the most estimated bytes of a layout that is worth a simulation."""
@@ -315,6 +330,7 @@ class ScreenedSearch(Search):
         """Count a simulated layout, and the screen's error."""
         if self.screen is not None and outcome.step_ps and entry.bound:
             self.errors.append(entry.bound / outcome.step_ps - 1)
+            self._learn_memory(entry.subject, outcome)
         super().take(entry, outcome)
 
     def ranked_of(self, entry: Entry, outcome: Outcome) -> Ranked:
@@ -328,3 +344,8 @@ class ScreenedSearch(Search):
     def reason_of_rest(self) -> str:
         """Why the layouts left in the queue are not simulated."""
         return SLOWER_BY_SCREEN if self.screen is not None else super().reason_of_rest
+
+
+def _memory_kind(layout: Layout) -> tuple[bool, bool]:
+    """Return the fields of layouts whose estimated memory has a similar error: a pipeline, and sharded parameters."""
+    return layout.pp > 1, layout.sharding in PARAMETERS_SHARDED
