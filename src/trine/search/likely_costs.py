@@ -1,8 +1,9 @@
 """Likely costs of a layer under forms of parallelism that no probe has measured, from other micro-batches.
 
-A large model has thousands of forms: every micro-batch of every degree of parallelism. Between two micro-batches the
-costs of a layer are nearly linear, so a search measures the smallest micro-batch of each form at first, and others only
-if they may be among the best.
+A large model has thousands of forms: every micro-batch of every degree of parallelism. A search measures the smallest
+micro-batch of each form at first, and others only if they may be among the best. A larger micro-batch takes no less
+time than a smaller one, and no more time per sample. So two measured micro-batches bound the time between them from
+below, also where launches and not the GPU take the time.
 """
 
 from __future__ import annotations
@@ -17,9 +18,7 @@ if TYPE_CHECKING:
 
 #: The least time per sample of a layer, as a share of its time per sample in the smallest micro-batch. Larger
 #: micro-batches are more efficient. A guess that is too low only costs a probe.
-LEAST_PER_SAMPLE = 0.8
-#: Share of a time between two measured ones that counts, for the curve between them.
-BETWEEN = 0.98
+LEAST_PER_SAMPLE = 0.5
 
 
 class LikelyCosts:
@@ -62,11 +61,11 @@ class LikelyCosts:
         first = self._costs[_with_micro_batch(kind, less)]
         assert first is not None
         if more is None:
-            guess = _scaled(first, size / less, LEAST_PER_SAMPLE)
+            guess = _least(first, first, size / less, LEAST_PER_SAMPLE * size / less)
         else:
             second = self._costs[_with_micro_batch(kind, more)]
             assert second is not None
-            guess = _between(first, second, (size - less) / (more - less))
+            guess = _least(first, second, size / less, size / more)
         self._guesses[form] = len(measured), guess
         return guess
 
@@ -92,24 +91,13 @@ _NUMBERS = tuple(each.name for each in fields(LayerCosts) if each.name not in ("
 _BYTES = ("message", "kept", "peak", "rise")
 
 
-def _scaled(costs: LayerCosts, ratio: float, least: float) -> LayerCosts:
-    """Return the least likely costs of a micro-batch ``ratio`` times as large; ``least``: of a time per sample."""
+def _least(first: LayerCosts, second: LayerCosts, of_bytes: float, of_times: float) -> LayerCosts:
+    """Return the least likely costs: times no less than the first ones, nor than ``of_times`` of the second ones.
+
+    of_bytes: the factor from the first costs' bytes.
+    """
     values: dict[str, Any] = {}
     for name in _NUMBERS:
-        value = getattr(costs, name)
-        values[name] = int(value * ratio) if name in _BYTES else max(value, int(value * ratio * least))
-    return _with_values(costs, values)
-
-
-def _between(first: LayerCosts, second: LayerCosts, share: float) -> LayerCosts:
-    """Return the costs on the line from the first to the second ones."""
-    values: dict[str, Any] = {}
-    for name in _NUMBERS:
-        low, high = getattr(first, name), getattr(second, name)
-        value = low + share * (high - low)
-        values[name] = int(value if name in _BYTES else BETWEEN * value)
-    return _with_values(first, values)
-
-
-def _with_values(costs: LayerCosts, values: dict[str, Any]) -> LayerCosts:
-    return LayerCosts(weights=costs.weights, resident=costs.resident, rest=costs.rest, **values)
+        value = getattr(first, name)
+        values[name] = int(value * of_bytes) if name in _BYTES else max(value, int(getattr(second, name) * of_times))
+    return LayerCosts(weights=first.weights, resident=first.resident, rest=first.rest, **values)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from trine.search.worker import Outcome
 
 #: Families whose forms are measured together with the form of the first family.
-FAMILIES_AHEAD = 6
+FAMILIES_AHEAD = 3
 #: Schedules with a rough estimate (no schedule: one stage).
 _ROUGHLY_KNOWN = (None, "1f1b", "interleaved", "gpipe")
 #: A probe has the clock of a long step. The clock of a shorter step raises no speed by more than this, as a share of
@@ -68,7 +68,7 @@ class ScreenedSearch(Search):
     """
 
     screen: LayoutScreen | None = None
-    layouts_ahead = 8
+    layouts_ahead, probes_per_task = 4, 2
 
     def search(self, families: Sequence[Family]) -> None:
         """Search the families; without bounds, exactly, for the frontier, or in a small space, as :class:`Search`."""

@@ -78,10 +78,11 @@ class Search:
     pareto: simulate layouts that no result beats in both time and memory, besides the ``top`` fastest ones; in a large
     space that is not searched exactly, by estimates, and at most MAX_ON_FRONTIER.
     most: simulate no more layouts once one fits.
-    layouts_ahead: queued layouts whose new forms are measured together with the next one's.
+    layouts_ahead: queued layouts whose new forms are measured together with the next one. probes_per_task: forms that
+    one task measures.
     """
 
-    layouts_ahead = LAYOUTS_AHEAD
+    layouts_ahead, probes_per_task = LAYOUTS_AHEAD, PROBES_PER_TASK
 
     def __init__(
         self, packed: PackedJob, space: Space, capacity_bytes: int, executor: Executor, top: int,
@@ -191,7 +192,7 @@ class Search:
                 except PlanError:  # no plan; the layouts of this form are rejected one by one
                     self.costs[form_of_layer(layout)] = None
         keys = list(plans)
-        parts = [keys[i : i + PROBES_PER_TASK] for i in range(0, len(keys), PROBES_PER_TASK)]
+        parts = [keys[i : i + self.probes_per_task] for i in range(0, len(keys), self.probes_per_task)]
         futures = [self.executor.submit(probe_all, self.packed, [plans[key] for key in part]) for part in parts]
         for part, future in zip(parts, futures, strict=True):
             self.costs |= zip(part, future.result(), strict=True)

@@ -5,7 +5,7 @@ import pytest
 from trine.cluster import load_cluster
 from trine.parallel.constraints import LayoutFacts
 from trine.parallel.plan import Plan
-from trine.search.likely_costs import BETWEEN, LEAST_PER_SAMPLE, LikelyCosts
+from trine.search.likely_costs import LEAST_PER_SAMPLE, LikelyCosts
 from trine.search.search import form_of_layer
 from trine.search.space import Space
 from trine.search.worker import SearchJob
@@ -13,7 +13,7 @@ from trine.training.options import SimulateOptions
 from trine.training.setup import setup_machine, setup_workload
 
 GPUS, BATCH = 8, 64
-TIMES = ("forward", "backward", "forward_alone", "backward_alone", "first", "last")
+TIMES = ("forward", "backward", "forward_alone", "backward_alone", "last")
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_a_guess_from_the_smallest_micro_batch_is_rather_too_fast(measured):
         assert guess.resident == true.resident
 
 
-def test_a_guess_between_two_micro_batches_is_close(measured):
+def test_a_guess_between_two_micro_batches_is_close_and_rather_too_fast(measured):
     layouts, costs = measured
     small, *between, large = sizes_of(layouts)
     likely = LikelyCosts(layouts, {small: costs[small], large: costs[large]})
@@ -67,8 +67,8 @@ def test_a_guess_between_two_micro_batches_is_close(measured):
     for form in between:
         guess, true = likely.of(form), costs[form]
         for name in TIMES:
-            assert getattr(guess, name) == pytest.approx(BETWEEN * getattr(true, name), rel=0.15), name
-        assert guess.kept == pytest.approx(true.kept, rel=1e-6)
+            assert 0.75 * getattr(true, name) <= getattr(guess, name) <= 1.03 * getattr(true, name), name
+        assert guess.kept == true.kept
 
 
 def test_a_guess_is_renewed_by_each_probe(measured):
