@@ -46,6 +46,7 @@ from trine.training.options import SimulateOptions, observed
 from trine.training.resolved import resolved_inputs
 from trine.training.run_facts import RunFacts
 from trine.training.setup import SLOWER_SCHEDULE, Setup, costs_on, placement_of, setup_of
+from trine.training.times_only import is_times_only
 from trine.training.trades import verdicts
 
 if TYPE_CHECKING:
@@ -348,7 +349,8 @@ class _Run:
             *memory_verdict(result), *result.warnings, *crowded_uplinks(result, setup.machine),
             *foreign_band(result, setup.workload), *public_mfu(result),
         )  # fmt: skip
-        support = result.evidence if setup.launch is None else exposed_launches(result)
+        explains_launches = setup.launch is not None and not is_times_only()
+        support = exposed_launches(result) if explains_launches else result.evidence
         band = band_under_cap(result, band_on_shared_fabric(result, setup), setup)
         band = band_with_doubt(result, band_with_spread(result, band, setup))
         return result.with_words(warnings, support, band)
