@@ -174,6 +174,7 @@ def _run(setup: Setup) -> _Run:
     from trine.folding.convergence import counts_after
     from trine.folding.period import first_counts
     from trine.folding.period_check import check_repeats
+    from trine.folding.term_drift import check_terms
 
     total = _num_micro_batches(setup)
     synchronises = None if setup.launch is None else setup.launch.synchronises
@@ -199,6 +200,7 @@ def _run(setup: Setup) -> _Run:
         repeats = run.job_run.repeats
         assert repeats is not None
         verified = check_repeats(run.job_run, every.job_run, repeats)
+        check_terms(run.job_run, every.job_run, repeats)
         job_run = replace(run.job_run, repeats=replace(repeats, verified=verified), sentence=every.job_run.sentence)
         return replace(run, job_run=job_run)
     return run
