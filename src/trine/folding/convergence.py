@@ -43,31 +43,32 @@ class Paces(NamedTuple):
     fill: int
 
 
-def counts_after(counts: Sequence[int], run: JobRun, simulated: int, distance: int) -> list[int]:
-    """Return the numbers of micro-batches to try after a ``run`` of ``simulated`` that does not repeat.
+def counts_after(counts: Sequence[int], run: JobRun, distance: int) -> list[int]:
+    """Return the numbers of micro-batches to try after a ``run`` that does not repeat.
 
     counts: the numbers planned next, ascending; all are multiples of ``distance`` apart. Those below the estimate or
-    just above it are left out, except the last one, since it may repeat nearly (:mod:`trine.folding.bounded`).
+    just above it are left out, except the last one, since it may repeat nearly (:mod:`trine.folding.bounded`). An
+    estimate takes the place of a count, so all tries together take at most about as long as planned.
     """
     if not counts:
         return []
-    estimate = estimated_count(paces_of(tracks_of(run), simulated, distance))
-    if estimate is None:
+    estimate = estimated_count(paces_of(tracks_of(run), distance))
+    if estimate is None or estimate <= counts[0]:
         return list(counts)
     estimate += (counts[-1] - estimate) % max(2, distance)
     later = [count for count in counts[:-1] if count >= NEXT_RATIO * estimate]
-    wanted = [estimate] if simulated < estimate <= NEAR_LAST * counts[-1] else []
+    wanted = [estimate] if estimate <= NEAR_LAST * counts[-1] else []
     return [*wanted, *later, counts[-1]]
 
 
-def paces_of(tracks: Sequence[Track], simulated: int, distance: int) -> Paces:
-    """Return the paces of a run of ``simulated`` micro-batches, from each one to the one ``distance`` later."""
+def paces_of(tracks: Sequence[Track], distance: int) -> Paces:
+    """Return the paces of a run, from each micro-batch to the one ``distance`` later."""
     ends = [_pass_ends(track) for track in tracks]
     # Behind the first rank's last forward pass the pipeline drains: fewer messages share the links.
     drains_ps = min((last_ps for _, last_ps in ends if last_ps), default=0)
     all_paces = [backward[distance:] - backward[:-distance] for backward, _ in ends if len(backward) > distance]
     if not all_paces:
-        return Paces(np.zeros(0, np.int64), simulated)
+        return Paces(np.zeros(0, np.int64), 0)
     pace = int(np.median(np.concatenate(all_paces)))
     in_time = min(int(np.searchsorted(backward, drains_ps, "right")) for backward, _ in ends) + 1
     steady = max(0, in_time - distance)
@@ -75,7 +76,7 @@ def paces_of(tracks: Sequence[Track], simulated: int, distance: int) -> Paces:
     for paces in all_paces:
         tail = np.zeros(max(0, steady - len(paces)), np.int64)
         deviations = np.maximum(deviations, np.abs(np.concatenate([paces[:steady] - pace, tail])))
-    return Paces(deviations, simulated - steady)
+    return Paces(deviations, max(len(backward) for backward, _ in ends) - steady)
 
 
 def _pass_ends(track: Track) -> tuple[Int64, int]:

@@ -190,7 +190,7 @@ def _run(setup: Setup) -> _Run:
             run = attempt
         else:
             distance = setup.plan.pp if setup.plan.virtual_stages > 1 else 1
-            remaining = counts_after(remaining, attempt.job_run, simulated, distance)
+            remaining = counts_after(remaining, attempt.job_run, distance)
     if run is None:
         whole = _run_micro_batches(setup, None)
         return replace(whole, why=why or f"{counts[-1]} of them do not repeat") if counts else whole

@@ -7,6 +7,7 @@ import pytest
 
 import trine
 from trine.cluster import load_cluster
+from trine.folding import convergence
 from trine.folding.convergence import Paces, estimated_count
 from trine.results import Result
 from trine.training import run as training_run
@@ -41,6 +42,26 @@ def test_small_deviations_behind_large_ones_do_not_count() -> None:
     fast = geometric(1e9, 0.5, 8)
     with_rest = Paces(np.concatenate([fast.deviations, np.full(30, 300)]), FILL)
     assert estimated_count(with_rest) == estimated_count(fast)
+
+
+@pytest.mark.parametrize(
+    ("estimate", "later"),
+    [
+        (None, [12, 24, 48]),
+        (8, [12, 24, 48]),  # the plan is at least as good
+        (14, [14, 24, 48]),
+        (19, [20, 48]),  # even, as the total; 24 would be too close
+        (45, [48]),
+        (200, [48]),  # may repeat nearly
+    ],
+)
+def test_an_estimate_takes_the_place_of_planned_counts(
+    monkeypatch: pytest.MonkeyPatch, estimate: int | None, later: list[int]
+) -> None:
+    monkeypatch.setattr(convergence, "tracks_of", lambda run: [])
+    monkeypatch.setattr(convergence, "estimated_count", lambda paces: estimate)
+    assert convergence.counts_after([12, 24, 48], None, 1) == later  # type: ignore[arg-type]
+    assert convergence.counts_after([], None, 1) == []  # type: ignore[arg-type]
 
 
 def simulated_counts(
