@@ -2,8 +2,8 @@
 
 Run: python benchmarks/bench_time_folding.py [--full]
 CPU seconds in this process, after a first run. Ratios are to the same job with every micro-batch simulated, in the same
-run; --full simulates all 1,024 of them as well (minutes, 5 GB). The jobs: llama-3-70b on 256 GPUs of dgx-h100, and 18
-of its layouts at global batch 1,024.
+run; --full simulates all 1,024 of them as well (minutes, 5 GB). The jobs: llama-3-70b on 256 GPUs of dgx-h100, 18
+of its layouts at global batch 1,024, and pipelines of 16 and 32 stages; the start of 32 converges slowly.
 """
 
 from __future__ import annotations
@@ -39,6 +39,12 @@ def main() -> None:
         whole = cpu_s(workload, plan, cluster, "ranks")[0] if count <= 64 or (is_full and count == 1024) else None
         words = "" if whole is None else f"{whole:12.2f}  {whole / folded:5.1f}"
         print(f"{count:13,}  {simulated:9}  {folded:5.2f}  {words}", flush=True)
+    deep = {}
+    for pp in (16, 32):
+        plan = trine.Plan(tp=8, pp=pp, schedule="1f1b", micro_batch=1, batch=1024)
+        deep[pp], simulated = cpu_s(workload, plan, cluster)
+        print(f"pp {pp}, 1,024 micro-batches: {simulated} simulated, {deep[pp]:.2f} CPU s")
+    print(f"pp 32 / pp 16: {deep[32] / deep[16]:.1f}")
     times = []
     for tp, pp, size in ((tp, pp, size) for tp in (2, 4, 8) for pp in (2, 4, 8) for size in (1, 2)):
         dp = 256 // tp // pp

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -13,6 +15,7 @@ from trine.cluster import build_topology, load_cluster
 from trine.errors import SimulationError, TrineError
 from trine.folding import bounded
 from trine.folding.period_check import check_repeats
+from trine.folding.term_drift import check_terms
 from trine.results import Result
 from trine.training.options import SimulateOptions
 from trine.training.run import _run, _run_micro_batches
@@ -53,6 +56,7 @@ def compare(seed: int) -> float | None:
     every = _run_micro_batches(setup, None).job_run
     sentence = check_repeats(few, every, few.repeats)
     assert sentence.startswith("verified: "), sentence
+    check_terms(few, every, few.repeats)
     step_ps = int(every.records.end_ps.max())
     off_ps = abs(int(few.repeats.stretch(few.records.end_ps).max()) - step_ps)
     assert off_ps <= few.repeats.bound_ps <= bounded.MAX_BOUND * 1.001 * step_ps
@@ -114,10 +118,61 @@ def test_a_wide_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "12 of them do not repeat" in detail(refused)
     monkeypatch.setattr(bounded, "MAX_BOUND", 1.0)
     monkeypatch.setattr(bounded, "MAX_RANGE", 1.0)
+    monkeypatch.setattr(bounded, "MAX_TERMS_BOUND", 1.0)
     accepted = train(32)
     assert accepted.repeats is not None
     assert accepted.repeats.bound_ps > 1e-4 * refused.step_time_ps
     assert abs(accepted.step_time_ps - refused.step_time_ps) <= accepted.repeats.bound_ps
+
+
+MIXTURE = """
+family: transformer
+layers: 8
+hidden: 1024
+heads: 16
+kv_heads: 8
+experts: {count: 16, top_k: 2, ffn: 1024}
+vocab: 32000
+sequence: 2048
+"""
+
+
+def drifting(folder: Path) -> Setup:
+    """Return a job of 32 GPUs whose pauses are longer in each micro-batch, so the bubble grows with their square."""
+    machine, model = folder / "machine.yaml", folder / "mixture.yaml"
+    preset = (Path(trine.__file__).parent / "presets" / "clusters" / "dgx-h100.yaml").read_text()
+    fabric = "fabric: {kind: fat-tree, link: ib-ndr, oversubscription: 4}"
+    machine.write_text(re.sub("(?m)^fabric: .*$", fabric, preset))
+    model.write_text(MIXTURE)
+    plan = trine.Plan(
+        dp=8, tp=2, pp=2, ep=8, batch=64, micro_batch=1, schedule="interleaved", virtual_stages=2,
+        sequence_parallel=True, expert_imbalance="zipf:1.0", sharding="zero1", inputs="none",
+    )  # fmt: skip
+    return setup_of(
+        trine.synthesize(str(model), gpu="h100-sxm"), plan,
+        SimulateOptions(cluster=load_cluster(str(machine), nodes=4)),
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_bubble_that_grows_in_each_micro_batch_is_not_multiplied(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Starts and ends are within their bound, but the bubble is not: the job must be simulated whole."""
+    setup = drifting(tmp_path)
+    monkeypatch.setattr(bounded, "MAX_BOUND", 1.0)
+    monkeypatch.setattr(bounded, "MAX_RANGE", 1.0)
+    refused = _run(setup)
+    assert refused.job_run.repeats is None
+    monkeypatch.setattr(bounded, "MAX_TERMS_BOUND", 10.0)
+    accepted = _run(setup)
+    repeats = accepted.job_run.repeats
+    assert repeats is not None
+    few, every = (run.timed_result(0.0).rank_times.bubble for run in (accepted, refused))
+    off_ps = int(abs(few[: len(every)] - every[: len(few)]).max())
+    assert repeats.bound_ps < off_ps <= repeats.terms_bound_ps
+    with pytest.raises(SimulationError, match="above the bound"):
+        check_terms(accepted.job_run, refused.job_run, replace(repeats, terms_bound_ps=repeats.bound_ps))
 
 
 def test_jobs_that_repeat_exactly_have_no_bound() -> None:

@@ -137,7 +137,7 @@ def test_copies_to_the_host_are_kept_and_lost_pressure_is_said(tmp_path):
     read = [step for step in trace.programs[0].steps if isinstance(step, HostCopy) and step.to_host]
     assert [step.size_bytes for step in read] == [step.size_bytes for step in stored]
     assert not any("overlap" in note for note in write_chakra(job, tmp_path / "x", target="chakra").notes)
-    steps = tuple(replace(s, pressure_ppm=9) if isinstance(s, Collective) else s for s in job.programs[0].steps)
+    steps = tuple(s._replace(pressure_ppm=9) if isinstance(s, Collective) else s for s in job.programs[0].steps)
     pressed = replace(job, programs=(replace(job.programs[0], steps=steps),))
     assert any("--overlap modelled" in note for note in write_chakra(pressed, tmp_path / "y", target="chakra").notes)
 

@@ -38,7 +38,7 @@ def chains(draw):
 def pressed(job, ppm):
     """Return the job with a pressure of ``ppm`` on every collective."""
     programs = [
-        replace(p, steps=tuple(replace(s, pressure_ppm=ppm) if isinstance(s, Collective) else s for s in p.steps))
+        replace(p, steps=tuple(s._replace(pressure_ppm=ppm) if isinstance(s, Collective) else s for s in p.steps))
         for p in job.programs
     ]
     return replace(job, programs=tuple(programs))

@@ -8,6 +8,9 @@ Bound. A task starts at the latest end of its predecessors. If all durations are
 between the smallest and the largest shift of one period. The durations of flows that share links vary a little with
 them. So trine requires that the range of shifts does not grow from the first period to the second, and allows each
 repetition SAFETY times the range of the second.
+
+Parts of a rank's time, such as the bubble, are sums over many tasks. If they change by d from the first period to the
+second (:mod:`trine.folding.term_drift`), they may change by d in each of n repetitions: n (n + 1) / 2 times d in all.
 """
 
 from __future__ import annotations
@@ -19,12 +22,15 @@ import numpy as np
 from trine.common.arrays import Int64
 from trine.folding.period import DISTANCES, Shifts, repeated_micro_batches, shifts_of, tracks_of
 from trine.folding.run import JobRun
+from trine.folding.term_drift import drift_ps
 from trine.results.repeats import Repeat, Repeats
 
 #: Ranges of shifts that each repetition may be off.
 SAFETY = 2
 #: The largest bound, as a part of the run: it leaves the three or four digits that an answer shows.
 MAX_BOUND = 1e-4
+#: The largest bound of the parts of a rank's time, as a part of the run; the parts are sums over many tasks.
+MAX_TERMS_BOUND = 1e-3
 #: The largest range of shifts in two periods, as a part of a period.
 MAX_RANGE = 1e-3
 #: The range of shifts is known for this many intervals in a typical period.
@@ -49,10 +55,14 @@ def find_bounded(run: JobRun, micro_batches: int, simulated: int, first: int = -
         count = (micro_batches - simulated) // len(numbers)
         bound_ps = SAFETY * (count + 1) * spread
         end_ps = max(int(track.times.end.max()) for track in tracks)
-        if bound_ps <= MAX_BOUND * (end_ps + count * sum(w.end_ps - w.start_ps for w in windows)):
+        length_ps = end_ps + count * sum(w.end_ps - w.start_ps for w in windows)
+        if bound_ps > MAX_BOUND * length_ps:
+            continue
+        terms_bound_ps = bound_ps + SAFETY * count * (count + 1) // 2 * drift_ps(run, windows)
+        if terms_bound_ps <= MAX_TERMS_BOUND * length_ps:
             return Repeats(
                 windows=tuple(windows), count=count, repeated=numbers, micro_batches=micro_batches,
-                simulated=simulated, bound_ps=bound_ps,
+                simulated=simulated, bound_ps=bound_ps, terms_bound_ps=terms_bound_ps,
             )  # fmt: skip
     return None
 

@@ -47,8 +47,7 @@ class Peer(NamedTuple):
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class Compute:
+class Compute(NamedTuple):
     """Work that occupies an in-order stream of this rank for a time."""
 
     stream: str
@@ -57,8 +56,7 @@ class Compute:
     label: Label
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(NamedTuple):
     """A message to a peer, whose program has the :class:`Recv` with the same ``tag``.
 
     ``pressure_ppm``: slowdown of the compute stream while the message is on its way, in millionths of its speed.
@@ -72,8 +70,7 @@ class Send:
     pressure_ppm: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Recv:
+class Recv(NamedTuple):
     """A wait for the message that a peer sends under ``tag``."""
 
     peer: Peer
@@ -82,8 +79,7 @@ class Recv:
     label: Label
 
 
-@dataclass(frozen=True, slots=True)
-class HostCopy:
+class HostCopy(NamedTuple):
     """A copy from the memory of this rank's host to the rank, or the other way with ``to_host``."""
 
     size_bytes: int
@@ -92,8 +88,7 @@ class HostCopy:
     to_host: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
+class Collective(NamedTuple):
     """A rank's part in a collective of the group along ``axis``; all members use the same ``key``.
 
     ``axis`` may join several axes of the grid, fastest first (``"cp+dp"``). ``size_bytes`` is the payload as nccl-tests
@@ -116,6 +111,7 @@ class Collective:
     pressure_ppm: int = 0
 
 
+#: Named tuples: a program has hundreds of thousands of steps, and a frozen dataclass takes twice as long to create.
 Step = Compute | Send | Recv | HostCopy | Collective
 
 

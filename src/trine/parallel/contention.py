@@ -295,12 +295,9 @@ class _PressureWriter:
                 product_ps = 0 if following is None else self.kernels.product_ps(following)
                 key = step.axis, step.kind, step.size_bytes
                 ppm = self._once(key, product_ps, self._collective, step, step.queue)
-                steps[number] = Collective(  # dataclasses.replace takes twice as long
-                    step.kind, step.axis, step.key, step.size_bytes, step.root, step.algorithm, step.after, step.label,
-                    step.queue, ppm,
-                )  # fmt: skip
+                steps[number] = Collective(*step[:-1], ppm)  # ``_replace`` takes twice as long
             elif isinstance(step, Send):
-                steps[number] = replace(step, pressure_ppm=self._once((step.peer,), 0, self._message, step))
+                steps[number] = step._replace(pressure_ppm=self._once((step.peer,), 0, self._message, step))
         return replace(program, steps=tuple(steps))
 
     def _once(
@@ -369,4 +366,4 @@ def in_sequence(program: RankProgram) -> RankProgram:
 
 
 def _wait_for(step: Step, dependencies: tuple[int, ...]) -> Step:
-    return replace(step, after=tuple(dict.fromkeys((*step.after, *dependencies)))) if dependencies else step
+    return step._replace(after=tuple(dict.fromkeys((*step.after, *dependencies)))) if dependencies else step

@@ -102,7 +102,7 @@ class _Rewriting:
             if self.barrier and isinstance(step, Compute) and step.stream == COMPUTE_STREAM:
                 after, self.barrier = tuple(dict.fromkeys((*after, *self.barrier))), ()
             self.new.append((len(self.steps),))
-            self.steps.append(replace(step, after=after))
+            self.steps.append(step._replace(after=after))
         if average is not None and (number + 1) % self.every == 0:
             self._append(average)
 
@@ -115,7 +115,7 @@ class _Rewriting:
         self.barrier = (len(self.steps),)
         on_host = (i for i in range(last + 1, len(self.steps)) if isinstance(self.steps[i], Compute | HostCopy))
         after = (last, *on_host)  # for an offloaded optimizer: its updates and copies
-        self.steps.append(replace(average, after=after, label=label))
+        self.steps.append(average._replace(after=after, label=label))
 
     def _average(self, number: int) -> Collective | None:
         """Return the average that replaces DDP's reductions of a step; None for a stage without trained weights."""

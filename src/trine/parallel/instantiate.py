@@ -74,7 +74,7 @@ def make_template(program: RankProgram, streams: dict[str, int]) -> ProgramTempl
     Raises PlanError for two collectives with the same key.
     """
     steps = program.steps
-    width = np.fromiter(map(_width, steps), np.int64, len(steps))
+    width = np.array([1 if isinstance(step, Compute) else _width(step) for step in steps], np.int64)
     first = np.cumsum(width) - width
     last = first + width - 1
     total = int(width.sum())
@@ -83,6 +83,7 @@ def make_template(program: RankProgram, streams: dict[str, int]) -> ProgramTempl
     predecessors: list[int] = []  # one of each task in ``tasks``
     sends: list[tuple[int, Send]] = []
     receives: list[tuple[int, Recv]] = []
+    pressing: list[tuple[int, int, int]] = []  # first task, last task, pressure in millionths
     host_copies: dict[bool, list[int]] = {False: [], True: []}  # whether to the host -> tasks
     collectives: dict[tuple[int | str, ...], tuple[int, Collective]] = {}
     last_of_queue: dict[str, int] = {}
@@ -100,6 +101,8 @@ def make_template(program: RankProgram, streams: dict[str, int]) -> ProgramTempl
                 predecessors.append(begin)
             kind[end], size[end] = TRANSFER, step.size_bytes
             sends.append((end, step))
+            if step.pressure_ppm:
+                pressing.append((begin, end, step.pressure_ppm))
         elif isinstance(step, Recv):
             receives.append((begin, step))
         elif isinstance(step, HostCopy):
@@ -116,12 +119,14 @@ def make_template(program: RankProgram, streams: dict[str, int]) -> ProgramTempl
             if step.key in collectives:
                 raise PlanError(f"program {program.name!r} names collective {step.key} twice")
             collectives[step.key] = (begin, step)
+            if step.pressure_ppm:
+                pressing.append((begin, end, step.pressure_ppm))
     return ProgramTemplate(
         kind=np.array(kind, np.int8), duration_ps=np.array(duration, np.int64), size_bytes=np.array(size, np.int64),
         stream=np.array(stream, np.int32), labels=_label_table(steps, width),
         edges=(np.array(tasks, np.int64), np.array(predecessors, np.int64)), first_task=first, last_task=last,
         sends=sends, receives=receives, copies=host_copies[False], stores=host_copies[True], collectives=collectives,
-        memory=_table(program.memory, len(MemoryChange._fields)), pressure_ppm=_pressures(steps, first, last, total),
+        memory=_table(program.memory, len(MemoryChange._fields)), pressure_ppm=_pressures(pressing, total),
     )  # fmt: skip
 
 
@@ -130,14 +135,14 @@ def _width(step: Step) -> int:
     return 2 if isinstance(step, Collective) or (isinstance(step, Send) and step.pressure_ppm) else 1
 
 
-def _pressures(steps: Sequence[Step], first: Int64, last: Int64, total: int) -> npt.NDArray[np.int32] | None:
-    pressing = [i for i, step in enumerate(steps) if isinstance(step, Collective | Send) and step.pressure_ppm]
+def _pressures(pressing: Sequence[tuple[int, int, int]], total: int) -> npt.NDArray[np.int32] | None:
+    """Return the speed that compute loses as each task ends: int32[tasks]. pressing: first task, last task, loss."""
     if not pressing:
         return None
+    first, last, pressure = np.array(pressing, np.int64).T
     column = np.zeros(total, dtype=np.int32)
-    pressure = np.array([steps[i].pressure_ppm for i in pressing], dtype=np.int32)  # type: ignore[union-attr]
-    column[first[pressing]] = pressure
-    column[last[pressing]] = -pressure
+    column[first] = pressure
+    column[last] = -pressure
     return column
 
 

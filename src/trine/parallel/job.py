@@ -17,7 +17,7 @@ from trine.engine._limits import MAX_PS
 from trine.errors import PlanError
 from trine.graph.grid import RankGrid
 from trine.graph.program import Label, Phase
-from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Workload
+from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Tensor, Workload
 from trine.parallel.chunks import Chunk, Place, operators_by_chunk
 from trine.parallel.cuts import block_places
 from trine.parallel.deferred import DeferredHead, with_deferred_head
@@ -89,7 +89,21 @@ class JobFacts:
     @cached_property
     def made_storages(self) -> set[int]:
         """Storages that any operator writes."""
-        return {self.workload.tensors[t].storage for op in self.workload.operators for t in op.outputs}
+        storage_of = self.storage_of
+        return {storage_of[t] for op in self.workload.operators for t in op.outputs}
+
+    @cached_property
+    def storage_of(self) -> dict[int, int]:
+        """Tensor id -> its storage."""
+        return {number: tensor.storage for number, tensor in self.workload.tensors.items()}
+
+    @cached_property
+    def tensors_of_role(self) -> dict[str, list[Tensor]]:
+        """Role -> its tensors, in the workload's order."""
+        tensors: dict[str, list[Tensor]] = {}
+        for tensor in self.workload.tensors.values():
+            tensors.setdefault(tensor.role, []).append(tensor)
+        return tensors
 
     @cached_property
     def launches(self) -> dict[int, OperatorLaunch]:

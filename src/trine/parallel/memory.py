@@ -69,6 +69,7 @@ class StageMemory:
         self.num_blocks = 0
         self.users: dict[int, int] = {}  # block -> step of the collective that uses it
         self._tensors = context.workload.tensors
+        self._storage_of = context.storage_of
         self._order_of = order_of
         runs = [run for order in orders for run in order]
         self._backward = {run.op.id: run.op for run in runs if run.op.phase == BACKWARD}
@@ -102,7 +103,8 @@ class StageMemory:
     # -- facts known before the run --------------------------------------------------------------------------------
 
     def _storages(self, groups: Iterable[Iterable[int]]) -> dict[int, None]:
-        return dict.fromkeys(self._tensors[t].storage for group in groups for t in group)
+        storage_of = self._storage_of
+        return dict.fromkeys([storage_of[t] for group in groups for t in group])
 
     def _outputs(self, run: OperatorRun) -> tuple[int, ...]:
         return (*run.op.outputs, *self._saved.get(run.op.id, ()))
@@ -350,8 +352,8 @@ class StageMemory:
     ) -> tuple[int, ...]:
         """Return the bytes of each category that persist across steps; ``bucket_bytes``: DDP's buckets."""
         context = self._context
-        fixed = (t for t in self._tensors.values() if t.role in ("buffer", "table") and t.storage in self._reads)
-        buffers = {t.storage: t.size_bytes for t in fixed}
+        fixed = context.tensors_of_role.get("buffer", ()), context.tensors_of_role.get("table", ())
+        buffers = {t.storage: t.size_bytes for group in fixed for t in group if t.storage in self._reads}
         inputs = self._storages(op.inputs for op in optimizer)
         written_first: dict[int, bool] = {}  # written before it is read: a temporary of the optimizer
         for op in optimizer:
@@ -361,8 +363,8 @@ class StageMemory:
                 written_first.setdefault(storage, True)
         state = {
             t.storage: t.size_bytes
-            for t in self._tensors.values()
-            if t.role == "optimizer_state" and t.storage in inputs and not written_first.get(t.storage, False)
+            for t in context.tensors_of_role.get("optimizer_state", ())
+            if t.storage in inputs and not written_first.get(t.storage, False)
         }
         sizes = dict.fromkeys(MEMORY_CATEGORIES, 0)
         copies = context.cast_copies

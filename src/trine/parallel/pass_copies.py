@@ -56,10 +56,9 @@ class _Begin(NamedTuple):
             raise _OtherStateError
         return -1 - self.outside.index(step)
 
-    def steps(self, codes: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the steps of a copy that begins here."""
-        first, outside = self.step, self.outside
-        return tuple([first + code if code >= 0 else outside[-1 - code] for code in codes])
+    def numbers(self, length: int) -> list[int]:
+        """Return the steps of a copy of ``length`` steps that begins here, by code (codes below 0 from the end)."""
+        return [*range(self.step, self.step + length), *reversed(self.outside)]
 
     def is_new(self, block: int) -> bool:
         """Return whether the pass has allocated the block."""
@@ -101,11 +100,12 @@ class _Launches(NamedTuple):
 class _Written(NamedTuple):
     """A written pass; steps as codes (:meth:`_Begin.step_code`).
 
-    steps: with the steps that each waits for, and the position of the micro-batch in its key. live: the blocks of the
-    micro-batch after the pass, as changes that allocate them.
+    steps: with the steps that each waits for, the position of the micro-batch in its key, and the number of its label.
+    labels: the distinct ones. live: the blocks of the micro-batch after the pass, as changes that allocate them.
     """
 
-    steps: tuple[tuple[Step, tuple[int, ...], int], ...]
+    steps: tuple[tuple[Step, tuple[int, ...], int, int], ...]
+    labels: tuple[Label, ...]
     last: int
     waits: tuple[int, ...]
     kept: tuple[tuple[int, ...], ...]
@@ -191,9 +191,13 @@ class PassCopies:
             change = MemoryChange(first, False, block.size, block.category, block.number, user)
             live.append(_noted(begin, storages, change)._replace(storage=storage))
         ends, evidence_ps = writer.last_compute_and_waits(), self._context.evidence_ps.get(microbatch, {})
+        labels: dict[Label, int] = {}
+        steps = tuple(
+            (step, tuple(map(code, step.after)), _key_position(step), labels.setdefault(step.label, len(labels)))
+            for step in writer.steps[begin.step :]
+        )
         return _Written(
-            tuple((step, tuple(map(code, step.after)), _key_position(step)) for step in writer.steps[begin.step :]),
-            code(ends[0]), tuple(map(code, ends[1:])),
+            steps, tuple(labels), code(ends[0]), tuple(map(code, ends[1:])),
             tuple(tuple(map(code, kept[n:])) for kept, n in zip(self._kept(), begin.kept, strict=True)),
             tuple(_noted(begin, storages, change) for change in writer.memory[begin.change :]),
             memory.num_blocks - begin.block, tuple(live),
@@ -206,29 +210,32 @@ class PassCopies:
         written = self._written.get(begin.key)
         if written is None:
             return False
-        writer, memory, number = self._writer, self._memory, MicroBatch(microbatch)
-        writer.steps += [_moved(step, begin.steps(after), at, number) for step, after, at in written.steps]
-        writer.continue_after(begin.steps((written.last,))[0], begin.steps(written.waits))
+        writer, memory, numbers = self._writer, self._memory, begin.numbers(len(written.steps))
+        writer.steps += _moved_steps(written, numbers, MicroBatch(microbatch))
+        writer.continue_after(numbers[written.last], tuple([numbers[code] for code in written.waits]))
         for kept, codes in zip(self._kept(), written.kept, strict=True):
-            kept += begin.steps(codes)
-        for change in written.changes:
-            block = begin.live[change.storage].number if change.block is None else begin.block + change.block
-            user = -1
-            if change.delta_bytes < 0:
-                user = memory.users.pop(block, -1)
-                user = user if change.user is None else begin.step + change.user
-            (step,) = begin.steps((change.step,))
-            writer.memory.append(MemoryChange(step, change.at_end, change.delta_bytes, change.category, block, user))
-        _continue(begin, writer.thread, written.thread)
+            kept += [numbers[code] for code in codes]
+        changes: list[MemoryChange] = []
+        for step, at_end, delta_bytes, category, new_block, storage, step_of_user in written.changes:
+            user = -1 if step_of_user is None else begin.step + step_of_user
+            if new_block is not None:
+                block = begin.block + new_block
+            else:
+                block = begin.live[storage].number
+                if delta_bytes < 0:
+                    user_before = memory.users.pop(block, -1)
+                    user = user_before if step_of_user is None else user
+            changes.append(MemoryChange(numbers[step], at_end, delta_bytes, category, block, user))
+        writer.memory += changes
+        _continue(begin, numbers, writer.thread, written.thread)
         live = memory.live(microbatch)
         live.clear()
         for change in written.live:
             if change.block is None:
                 live[change.storage] = begin.live[change.storage]
             else:
-                (step,) = begin.steps((change.step,))
                 block = begin.block + change.block
-                live[change.storage] = Block(change.delta_bytes, change.category, block, step)
+                live[change.storage] = Block(change.delta_bytes, change.category, block, numbers[change.step])
             if change.user is not None:
                 memory.users[live[change.storage].number] = begin.step + change.user
         memory.num_blocks += written.num_blocks
@@ -255,8 +262,8 @@ def _is_inexact(count: float) -> bool:
     return bool(count * 1024 % 1)
 
 
-def _continue(begin: _Begin, thread: LaunchThread, after: _Launches) -> None:
-    """Put the launching thread into its state after the copy of a pass."""
+def _continue(begin: _Begin, numbers: list[int], thread: LaunchThread, after: _Launches) -> None:
+    """Put the launching thread into its state after the copy of a pass; numbers: :meth:`_Begin.numbers`."""
     start = begin.launches
     if after.synchronises:
         start = 0.0
@@ -264,10 +271,10 @@ def _continue(begin: _Begin, thread: LaunchThread, after: _Launches) -> None:
         thread.operators.clear()
         thread.synchronisations += after.synchronises
     thread.unwritten_ps, thread.ahead_ps, thread.takes_waits = after.unwritten_ps, after.ahead_ps, after.takes_waits
-    thread.waits[:] = begin.steps(after.waits)
+    thread.waits[:] = [numbers[code] for code in after.waits]
     thread.count = start + after.launches
     thread.counts += [start + count for count in after.counts]
-    thread.operators += begin.steps(after.operators)
+    thread.operators += [numbers[code] for code in after.operators]
 
 
 def _noted(begin: _Begin, storages: Mapping[int, int], change: MemoryChange) -> _Change:
@@ -295,21 +302,30 @@ def _key_position(step: Step) -> int:
     return found[0]
 
 
-def _moved(step: Step, after: tuple[int, ...], at: int, number: MicroBatch) -> Step:
-    """Return a step for micro-batch ``number``; at: its position in the key."""
-    label = step.label
-    if label.microbatch >= 0:
-        label = Label(label.phase, label.operator, label.layer, label.stage, number, label.step)
-    if isinstance(step, Compute):
-        return Compute(step.stream, step.duration_ps, after, label)
-    if isinstance(step, Collective):
-        return Collective(
-            step.kind, step.axis, (*step.key[:at], number, *step.key[at + 1 :]), step.size_bytes, step.root,
-            step.algorithm, after, label, step.queue,
-        )  # fmt: skip
-    if isinstance(step, HostCopy):
-        return HostCopy(step.size_bytes, after, label, step.to_host)
-    tag = (*step.tag[:at], number, *step.tag[at + 1 :])
-    if isinstance(step, Send):
-        return Send(step.peer, step.size_bytes, tag, after, label)
-    return Recv(step.peer, tag, after, label)
+def _moved_steps(written: _Written, numbers: list[int], microbatch: MicroBatch) -> list[Step]:
+    """Return the steps of a written pass for another micro-batch; numbers: of the copy's steps, by code."""
+    labels = []
+    for label in written.labels:
+        if label.microbatch >= 0:
+            label = Label(label.phase, label.operator, label.layer, label.stage, microbatch, label.step)
+        labels.append(label)
+    steps: list[Step] = []
+    for step, codes, at, number in written.steps:
+        after, label = tuple([numbers[code] for code in codes]), labels[number]
+        if isinstance(step, Compute):
+            steps.append(Compute(step.stream, step.duration_ps, after, label))
+        elif isinstance(step, Collective):
+            key = (*step.key[:at], microbatch, *step.key[at + 1 :])
+            moved = Collective(
+                step.kind, step.axis, key, step.size_bytes, step.root, step.algorithm, after, label, step.queue
+            )
+            steps.append(moved)
+        elif isinstance(step, HostCopy):
+            steps.append(HostCopy(step.size_bytes, after, label, step.to_host))
+        else:
+            tag = (*step.tag[:at], microbatch, *step.tag[at + 1 :])
+            if isinstance(step, Send):
+                steps.append(Send(step.peer, step.size_bytes, tag, after, label))
+            else:
+                steps.append(Recv(step.peer, tag, after, label))
+    return steps

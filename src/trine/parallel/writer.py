@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from trine.graph.program import (
@@ -248,7 +247,7 @@ class ProgramWriter:
     def send(self, step: Send) -> None:
         """Append a message, and remember it until the step ends."""
         launched = self._launched(0 if self._launch is None else self._launch.message_ps, step.after, step.label)
-        self.sent.append(self.add(replace(step, after=(*step.after, *launched)) if launched else step))
+        self.sent.append(self.add(step._replace(after=(*step.after, *launched)) if launched else step))
 
     def receive(self, step: Recv) -> int:
         """Append the arrival of a message; the launching thread issues the receive."""

@@ -102,13 +102,14 @@ class Repeats(Repetition):
 
     micro_batches, simulated: of one replica and step, in the longer run and in the simulated one. repeated: simulated
     micro-batches that equal the micro-batches in the windows. bound_ps: how far a start or end in the longer run may
-    be off; 0 if it repeats to the picosecond.
+    be off; 0 if it repeats to the picosecond. terms_bound_ps: how far the parts of a rank's time may be off.
     """
 
     repeated: tuple[int, ...]
     micro_batches: int
     simulated: int
     bound_ps: int = 0
+    terms_bound_ps: int = 0
 
     @property
     def period(self) -> int:
@@ -127,8 +128,11 @@ class Repeats(Repetition):
         lengths = " and ".join(dict.fromkeys(format_time(w.end_ps - w.start_ps) for w in self.windows))
         precision = ", to the picosecond"
         if self.bound_ps:
-            limit = format_time(self.bound_ps)
-            precision = f" nearly; the step time, each start and each end are within {limit} (--exact simulates all)"
+            limit, of_terms = format_time(self.bound_ps), format_time(self.terms_bound_ps)
+            precision = (
+                f" nearly; the step time, each start and each end are within {limit}, and each rank's compute, bubble "
+                f"and other parts within {of_terms} (--exact simulates all)"
+            )
         return (
             f"{self.simulated} of {self.micro_batches:,} micro-batches are simulated: the run repeats {micro_batches} "
             f"({lengths}){precision}{self.verified and f'; {self.verified}'}"

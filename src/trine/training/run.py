@@ -175,8 +175,10 @@ def _run_of_everything(setup: Setup, folded: JobRun) -> JobRun:
 
 def _run(setup: Setup) -> _Run:
     """Build the job and run it: few of its micro-batches if they repeat, else all."""
+    from trine.folding.convergence import counts_after
     from trine.folding.period import first_counts
     from trine.folding.period_check import check_repeats
+    from trine.folding.term_drift import check_terms
 
     total = _num_micro_batches(setup)
     synchronises = None if setup.launch is None else setup.launch.synchronises
@@ -185,9 +187,15 @@ def _run(setup: Setup) -> _Run:
     why = _why_each_microbatch(setup) if counts else ""
     run = None
     few = replace(setup, options=replace(setup.options, fold="on")) if setup.options.fold == "verify" else setup
-    for simulated in () if why else counts:
-        if run := _repeated(few, total, simulated, few.options.fold == "on" and simulated == counts[-1]):
-            break
+    remaining = [] if why else list(counts)
+    while remaining and run is None:
+        simulated = remaining.pop(0)
+        attempt = _repeated(few, total, simulated, few.options.fold == "on" and simulated == counts[-1])
+        if attempt.job_run.repeats is not None:
+            run = attempt
+        else:
+            distance = setup.plan.pp if setup.plan.virtual_stages > 1 else 1
+            remaining = counts_after(remaining, attempt.job_run, distance)
     if run is None:
         whole = _run_micro_batches(setup, None)
         return replace(whole, why=why or f"{counts[-1]} of them do not repeat") if counts else whole
@@ -196,13 +204,14 @@ def _run(setup: Setup) -> _Run:
         repeats = run.job_run.repeats
         assert repeats is not None
         verified = check_repeats(run.job_run, every, repeats)
+        check_terms(run.job_run, every, repeats)
         job_run = replace(run.job_run, repeats=replace(repeats, verified=verified), sentence=every.sentence)
         return replace(run, job_run=job_run)
     return run
 
 
-def _repeated(setup: Setup, total: int, simulated: int, accepts_bound: bool) -> _Run | None:
-    """Run ``simulated`` micro-batches, as one of ``total``; return None if they do not repeat.
+def _repeated(setup: Setup, total: int, simulated: int, accepts_bound: bool) -> _Run:
+    """Run ``simulated`` micro-batches, as one of ``total``; the run has no ``repeats`` if they do not repeat.
 
     accepts_bound: they may repeat nearly, see :mod:`trine.folding.bounded`.
     """
@@ -216,13 +225,13 @@ def _repeated(setup: Setup, total: int, simulated: int, accepts_bound: bool) -> 
     if repeats is None and accepts_bound:
         repeats = find_bounded(run.job_run, total, simulated, first)
     if repeats is None:
-        return None
+        return run
     if repeats.left_out:
         further = simulated + repeats.left_out
-        return _repeated(setup, total, further, False) if 4 * further <= 3 * total else None
+        return _repeated(setup, total, further, False) if 4 * further <= 3 * total else run
     memory = run.job_run.memory
     if memory.held is not None and grows(memory, run.job_run.records, repeats):
-        return None  # blocks held until collectives end are not replayed for more micro-batches
+        return run  # blocks held until collectives end are not replayed for more micro-batches
     return replace(run, job_run=replace(run.job_run, repeats=repeats))
 
 

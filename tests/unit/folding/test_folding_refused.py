@@ -125,7 +125,7 @@ def without(job: Job, program: int, kind: type) -> Job:
     """The job, with the first message of a kind under another name in one program."""
     steps = list(job.programs[program].steps)
     at = next(number for number, step in enumerate(steps) if isinstance(step, kind))
-    steps[at] = replace(steps[at], tag=("nobody's",))  # type: ignore[call-arg]
+    steps[at] = steps[at]._replace(tag=("nobody's",))  # type: ignore[call-arg]
     programs = list(job.programs)
     programs[program] = replace(programs[program], steps=tuple(steps))
     return replace(job, programs=tuple(programs))

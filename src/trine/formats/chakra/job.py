@@ -6,7 +6,6 @@ The grid's axes are declared by trine's own traces, or derived from the groups.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -146,8 +145,8 @@ class _Rewriter:
                 for name, stride in self._grid.strides.items()
                 if rank // stride % self._grid.sizes[name] != step.peer.position // stride % self._grid.sizes[name]
             )
-            return replace(step, peer=Peer(axis, self._grid.coordinate(step.peer.position, axis)))
+            return step._replace(peer=Peer(axis, self._grid.coordinate(step.peer.position, axis)))
         if isinstance(step, Collective):
             axis = self._axis_of[step.axis]
-            return replace(step, axis=axis, key=(axis, *step.key))
+            return step._replace(axis=axis, key=(axis, *step.key))
         return step
