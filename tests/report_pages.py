@@ -14,7 +14,6 @@ from trine.report.blocks import (
     ChartPoint,
     Choice,
     ClusterDrawing,
-    Column,
     CommandLine,
     Heat,
     Item,
@@ -23,6 +22,7 @@ from trine.report.blocks import (
     RepeatedPeriod,
     SpanTrack,
     Table,
+    Head,
     Text,
     TierDrawing,
     TimelineBlock,
@@ -99,7 +99,9 @@ def every_block(name: str) -> tuple:
         busiest=name,
     )  # fmt: skip
     table = Table(
-        title=name, columns=(Column(name=name), Column(name="time", unit="s")), rows=((name, 1.0), ("b", None))
+        title=name,
+        columns=(Head(name=name), Head(name="time", unit="s")),
+        rows=((name, 1.0), ("b", None)),
     )
     return (
         Text(lines=(name,)), CommandLine(title=name, line=f"trine {name}"), table, bars, areas, points,

@@ -60,7 +60,7 @@ class Items:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Column:
+class Head:
     """A column of a table. unit: one of :data:`UNITS`; "" for text. scale: columns of one scale share their unit."""
 
     name: str
@@ -78,7 +78,7 @@ class Table:
 
     KIND: ClassVar[str] = "table"
     title: str
-    columns: tuple[Column, ...]
+    columns: tuple[Head, ...]
     rows: tuple[tuple[Cell, ...], ...]
     marked: tuple[int, ...] = ()
     dimmed: tuple[int, ...] = ()

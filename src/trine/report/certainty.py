@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trine.common.evidence import EVIDENCE
 from trine.report.blocks import Block, CommandLine, Item, Items, Table, Text
-from trine.report.blocks import Column as TableColumn
+from trine.report.blocks import Head as Head
 from trine.report.page import PageSection
 from trine.report.reading import Document, number, rows, section, text, texts
 
@@ -63,7 +63,7 @@ def _settings(document: Document) -> Table | None:
             lines.append((name.replace("_", " "), str(value)))
     if not lines:
         return None
-    columns = (TableColumn(name="setting"), TableColumn(name="value"))
+    columns = (Head(name="setting"), Head(name="value"))
     return Table(title="Settings", columns=columns, rows=tuple(lines), max_rows=10)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trine.common.units import format_bandwidth, format_bytes, format_time
-from trine.report.blocks import Block, Cell, ChartAxis, ChartLine, ChartPoint, Choice, Column, Points, Table
+from trine.report.blocks import Block, Cell, ChartAxis, ChartLine, ChartPoint, Choice, Points, Table, Head
 from trine.report.certainty import certainty
 from trine.report.page import Fact, Page, PageSection
 from trine.report.reading import Document, amount, number, rows, section, text
@@ -114,11 +114,11 @@ def _ticks(sizes: list[Document]) -> tuple[float, ...]:
 
 def _table(sizes: list[Document]) -> Table:
     columns = (
-        Column(name="size", unit="bytes"), Column(name="time", unit="s", scale="time"),
-        Column(name="low", unit="s", scale="time"), Column(name="high", unit="s", scale="time"),
-        Column(name="algorithm bandwidth", unit="bytes/s"), Column(name="bus bandwidth", unit="bytes/s"),
-        Column(name="algorithm"), Column(name="protocol"), Column(name="channels", unit="count"),
-        Column(name="evidence"),
+        Head(name="size", unit="bytes"), Head(name="time", unit="s", scale="time"),
+        Head(name="low", unit="s", scale="time"), Head(name="high", unit="s", scale="time"),
+        Head(name="algorithm bandwidth", unit="bytes/s"), Head(name="bus bandwidth", unit="bytes/s"),
+        Head(name="algorithm"), Head(name="protocol"), Head(name="channels", unit="count"),
+        Head(name="evidence"),
     )  # fmt: skip
     return Table(title="All sizes", columns=columns, rows=tuple(_row(row) for row in sizes), max_rows=30)
 
@@ -136,8 +136,8 @@ def _row(row: Document) -> tuple[Cell, ...]:
 def _which_link(document: Document) -> PageSection:
     tiers = rows(document, "tiers")
     columns = (
-        Column(name="tier"), Column(name="links", unit="count"), Column(name="bytes on busiest", unit="bytes"),
-        Column(name="busy", unit="s"), Column(name="busiest link"),
+        Head(name="tier"), Head(name="links", unit="count"), Head(name="bytes on busiest", unit="bytes"),
+        Head(name="busy", unit="s"), Head(name="busiest link"),
     )  # fmt: skip
     found = [
         (
@@ -153,7 +153,11 @@ def _which_link(document: Document) -> PageSection:
         (text(row, "name"), number(row, "bytes"), amount(row, "busy_us") / 1e6)
         for row in sorted(rows(document, "links"), key=lambda row: -amount(row, "busy_us"))
     ]
-    link_columns = (Column(name="link"), Column(name="bytes", unit="bytes"), Column(name="busy", unit="s"))
+    link_columns = (
+        Head(name="link"),
+        Head(name="bytes", unit="bytes"),
+        Head(name="busy", unit="s"),
+    )
     blocks: list[Block] = [Table(title="Tiers of links, largest size", columns=columns, rows=tuple(found))]
     if links:
         blocks.append(Table(title="Links, largest size", columns=link_columns, rows=tuple(links)))

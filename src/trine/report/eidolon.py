@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trine.common.units import PS_PER_S, format_time
-from trine.report.blocks import Block, Column, Table
+from trine.report.blocks import Block, Table, Head
 from trine.report.certainty import certainty
 from trine.report.inside_gpu import inside_section
 from trine.report.page import Fact, Page, PageSection
@@ -43,7 +43,7 @@ def _answer(document: Document) -> str:
 
 def _peers(document: Document) -> PageSection:
     found = tuple((name, number(document, key)) for name, key in _COUNTS if number(document, key) is not None)
-    columns = (Column(name="event"), Column(name="count", unit="count"))
+    columns = (Head(name="event"), Head(name="count", unit="count"))
     blocks: tuple[Block, ...] = (
         (Table(title="Reads, writes and wake-ups", columns=columns, rows=found),) if found else ()
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trine.common.units import PS_PER_S, format_time
-from trine.report.blocks import Bar, Bars, Block, Column, Table
+from trine.report.blocks import Bar, Bars, Block, Table, Head
 from trine.report.memory_colours import MEMORY_COLOURS
 from trine.report.page import PageSection
 from trine.report.reading import Document, amount, number, numbers, rows, section, text
@@ -99,8 +99,8 @@ def _memory_peak(document: Document, memory: Document) -> Bars:
 
 def _memory_table(document: Document) -> Table:
     columns = (
-        Column(name="rank"), Column(name="peak of tensors", unit="bytes"), Column(name="needed", unit="bytes"),
-        Column(name="capacity", unit="bytes"), Column(name="left", unit="bytes"), Column(name="verdict"),
+        Head(name="rank"), Head(name="peak of tensors", unit="bytes"), Head(name="needed", unit="bytes"),
+        Head(name="capacity", unit="bytes"), Head(name="left", unit="bytes"), Head(name="verdict"),
     )  # fmt: skip
     found = [
         (text(row, "rank"), number(row, "peak_bytes"), number(row, "needed_bytes"), number(row, "capacity_bytes"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trine.report.blocks import Block, Cell, Column, Table
+from trine.report.blocks import Block, Cell, Table, Head
 from trine.report.certainty import certainty
 from trine.report.page import Page, PageSection
 from trine.report.reading import Document, number, rows, text
@@ -64,7 +64,7 @@ def table_of_rows(title: str, found: Sequence[Document]) -> Table | None:
     for key in keys:
         name, unit, _ = unit_of(key)
         is_number = any(number(row, key) is not None for row in found)
-        columns.append(Column(name=name, unit=unit or ("number" if is_number else "")))
+        columns.append(Head(name=name, unit=unit or ("number" if is_number else "")))
     for row in found[:_MAX_ROWS]:
         table_rows.append(tuple(_cell(row, key) for key in keys))
     note = f"The first {_MAX_ROWS:,} of {len(found):,} rows." if len(found) > _MAX_ROWS else ""
@@ -93,7 +93,7 @@ def _scalars(document: Document) -> Table | None:
         found.append((unit_of(key)[0], _shown(document, key)))
     if not found:
         return None
-    return Table(title="Numbers", columns=(Column(name="name"), Column(name="value")), rows=tuple(found), max_rows=30)
+    return Table(title="Numbers", columns=(Head(name="name"), Head(name="value")), rows=tuple(found), max_rows=30)
 
 
 def _shown(document: Document, key: str) -> str:

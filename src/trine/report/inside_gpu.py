@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trine.common.units import PS_PER_S, format_bandwidth, format_bytes, format_time
-from trine.report.blocks import Bar, Bars, Block, Column, Table
+from trine.report.blocks import Bar, Bars, Block, Table, Head
 from trine.report.certainty import certainty
 from trine.report.generic import table_of_rows
 from trine.report.page import Fact, Page, PageSection
@@ -114,8 +114,8 @@ def _compute_units(units: list[Document]) -> Bars | None:
 
 def _resource_kinds(kinds: list[Document]) -> Table | None:
     columns = (
-        Column(name="part"), Column(name="units", unit="count"), Column(name="in use", unit="count"),
-        Column(name="mean utilisation", unit="share"), Column(name="highest", unit="share"), Column(name="busiest"),
+        Head(name="part"), Head(name="units", unit="count"), Head(name="in use", unit="count"),
+        Head(name="mean utilisation", unit="share"), Head(name="highest", unit="share"), Head(name="busiest"),
     )  # fmt: skip
     found = tuple(
         (text(row, "kind"), number(row, "count"), number(row, "used"), number(row, "mean_utilisation"),
@@ -130,10 +130,10 @@ def _resource_kinds(kinds: list[Document]) -> Table | None:
 def _links(run: Document) -> PageSection:
     links = sorted(rows(run, "links"), key=lambda row: -amount(row, "utilisation"))
     columns = (
-        Column(name="link"), Column(name="of", unit="bytes/s"), Column(name="utilisation", unit="share"),
-        Column(name="busiest lane", unit="share"), Column(name="lanes", unit="count"),
-        Column(name="data", unit="bytes"),
-        Column(name="control", unit="bytes"),
+        Head(name="link"), Head(name="of", unit="bytes/s"), Head(name="utilisation", unit="share"),
+        Head(name="busiest lane", unit="share"), Head(name="lanes", unit="count"),
+        Head(name="data", unit="bytes"),
+        Head(name="control", unit="bytes"),
     )  # fmt: skip
     found = tuple(
         (text(row, "link"), number(row, "bytes_per_s"), number(row, "utilisation"), number(row, "max_lane_utilisation"),

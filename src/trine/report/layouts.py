@@ -10,12 +10,12 @@ from trine.report.blocks import (
     Cell,
     ChartAxis,
     ChartPoint,
-    Column,
     CommandLine,
     Item,
     Items,
     Points,
     Table,
+    Head,
 )
 from trine.report.certainty import certainty
 from trine.report.page import Fact, Page, PageSection
@@ -105,9 +105,9 @@ def _ranking(document: Document, layouts: list[Document]) -> PageSection:
 
 def _table(layouts: list[Document]) -> Table:
     columns = (
-        Column(name="layout"), Column(name="step", unit="s", scale="time"), Column(name="low", unit="s", scale="time"),
-        Column(name="high", unit="s", scale="time"), Column(name="throughput", unit="tokens/s"),
-        Column(name="MFU", unit="share"), Column(name="memory", unit="bytes"), Column(name="verdict"),
+        Head(name="layout"), Head(name="step", unit="s", scale="time"), Head(name="low", unit="s", scale="time"),
+        Head(name="high", unit="s", scale="time"), Head(name="throughput", unit="tokens/s"),
+        Head(name="MFU", unit="share"), Head(name="memory", unit="bytes"), Head(name="verdict"),
     )  # fmt: skip
     found: list[tuple[Cell, ...]] = []
     for row in layouts:
@@ -145,8 +145,8 @@ def _difference(document: Document, layouts: list[Document]) -> PageSection:
         for name, key, colour in (("first", "first_s", "first"), ("second", "second_s", "second"))
     )
     columns = (
-        Column(name="term"), Column(name="first", unit="s", scale="time"),
-        Column(name="second", unit="s", scale="time"), Column(name="difference", unit="s", scale="time"),
+        Head(name="term"), Head(name="first", unit="s", scale="time"),
+        Head(name="second", unit="s", scale="time"), Head(name="difference", unit="s", scale="time"),
     )  # fmt: skip
     found = tuple(
         (text(row, "term"), number(row, "first_s"), number(row, "second_s"), number(row, "difference_s"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trine.collectives.sizes import bus_factor
 from trine.common.units import PS_PER_S, format_bandwidth, format_bytes, format_time
-from trine.report.blocks import Block, Cell, ClusterDrawing, Column, Table, TierDrawing
+from trine.report.blocks import Block, Cell, ClusterDrawing, Table, Head, TierDrawing
 from trine.report.page import PageSection
 from trine.report.reading import Document, amount, number, rows, section, text, texts
 from trine.report.run_blocks import RunBlocks
@@ -72,12 +72,12 @@ def _collectives(document: Document) -> Table:
     uses = rows(document, "collectives")
     has_waits = any(amount(row, "waiting_s") > 0 for row in uses)
     columns = [
-        Column(name="collective"), Column(name="of"), Column(name="size", unit="bytes"),
-        Column(name="ranks", unit="count"), Column(name="times", unit="count"), Column(name="time per rank", unit="s"),
-        Column(name="bus bandwidth", unit="bytes/s"), Column(name="algorithm"),
+        Head(name="collective"), Head(name="of"), Head(name="size", unit="bytes"),
+        Head(name="ranks", unit="count"), Head(name="times", unit="count"), Head(name="time per rank", unit="s"),
+        Head(name="bus bandwidth", unit="bytes/s"), Head(name="algorithm"),
     ]  # fmt: skip
     if has_waits:
-        columns.append(Column(name="waiting for late ranks", unit="s"))
+        columns.append(Head(name="waiting for late ranks", unit="s"))
     found = []
     for row in uses:
         kind, ranks, time = text(row, "kind"), amount(row, "group_size"), amount(row, "transfer_s")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trine.common.units import PS_PER_S, format_time
-from trine.report.blocks import Bar, Bars, Block, Cell, Column, Table
+from trine.report.blocks import Bar, Bars, Block, Cell, Table, Head
 from trine.report.memory_colours import MEMORY_COLOURS
 from trine.report.page import PageSection
 from trine.report.reading import Document, amount, number, rows, section, text
@@ -44,8 +44,8 @@ def _effects(inputs: list[Document]) -> Bars:
 
 def _ends(inputs: list[Document]) -> Table:
     columns = (
-        Column(name="input"), Column(name="used"), Column(name="low"), Column(name="high"),
-        Column(name="step at low", unit="s"), Column(name="step at high", unit="s"), Column(name="source of the range"),
+        Head(name="input"), Head(name="used"), Head(name="low"), Head(name="high"),
+        Head(name="step at low", unit="s"), Head(name="step at high", unit="s"), Head(name="source of the range"),
     )  # fmt: skip
     found = tuple(
         (text(row, "input"), text(row, "value"), text(row, "low"), text(row, "high"), number(row, "step_at_low_s"),
@@ -73,8 +73,8 @@ def _held(explained: Document) -> Bars:
 
 def _options(explained: Document) -> Table:
     columns = (
-        Column(name="option"), Column(name="memory needed", unit="bytes"), Column(name="change", unit="bytes"),
-        Column(name="verdict"),
+        Head(name="option"), Head(name="memory needed", unit="bytes"), Head(name="change", unit="bytes"),
+        Head(name="verdict"),
     )  # fmt: skip
     now = amount(explained, "needed_bytes")
     found: list[tuple[Cell, ...]] = []

@@ -11,10 +11,10 @@ from trine.report.blocks import (
     ChartAxis,
     ChartLine,
     ChartPoint,
-    Column,
     CommandLine,
     Points,
     Table,
+    Head,
 )
 from trine.report.certainty import certainty
 from trine.report.page import Fact, Page, PageSection
@@ -175,9 +175,9 @@ def _front(front: list[Document], layouts: list[Document]) -> Points:
 
 def _deployments(title: str, found: list[Document]) -> Table:
     columns = (
-        Column(name="deployment"), Column(name="first token", unit="s"), Column(name="per output token", unit="s"),
-        Column(name="end to end", unit="s"), Column(name="per user", unit="tokens/s"),
-        Column(name="per GPU", unit="tokens/s"), Column(name="all", unit="tokens/s"), Column(name="bound by"),
+        Head(name="deployment"), Head(name="first token", unit="s"), Head(name="per output token", unit="s"),
+        Head(name="end to end", unit="s"), Head(name="per user", unit="tokens/s"),
+        Head(name="per GPU", unit="tokens/s"), Head(name="all", unit="tokens/s"), Head(name="bound by"),
     )  # fmt: skip
     keys = ("ttft_s", "tpot_s", "end_to_end_s", "tokens_per_s_per_user", "tokens_per_s_per_gpu", "output_tokens_per_s")
     table_rows: list[tuple[Cell, ...]] = []

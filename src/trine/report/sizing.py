@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trine.report.blocks import Block, Cell, Column, CommandLine, Table
+from trine.report.blocks import Block, Cell, CommandLine, Table, Head
 from trine.report.certainty import certainty
 from trine.report.layouts import layout_name
 from trine.report.page import Fact, Page, PageSection
@@ -62,9 +62,9 @@ def _ranged(name: str, cost: Document, key: str, unit: str) -> Fact:
 
 def _blocks(document: Document, machines: list[Document]) -> tuple[Block, ...]:
     columns = (
-        Column(name="machine"), Column(name="GPUs", unit="count"), Column(name="global batch", unit="count"),
-        Column(name="days", unit="days"), Column(name="low", unit="days"), Column(name="high", unit="days"),
-        Column(name="GPU-hours", unit="count"), Column(name="cost", unit="usd"), Column(name="layout or problem"),
+        Head(name="machine"), Head(name="GPUs", unit="count"), Head(name="global batch", unit="count"),
+        Head(name="days", unit="days"), Head(name="low", unit="days"), Head(name="high", unit="days"),
+        Head(name="GPU-hours", unit="count"), Head(name="cost", unit="usd"), Head(name="layout or problem"),
     )  # fmt: skip
     found: list[tuple[Cell, ...]] = []
     dimmed = []

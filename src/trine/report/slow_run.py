@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trine.report.blocks import Bar, Bars, Block, Cell, Column, Table
+from trine.report.blocks import Bar, Bars, Block, Cell, Table, Head
 from trine.report.certainty import certainty
 from trine.report.page import Fact, Page, PageSection
 from trine.report.reading import Document, amount, number, numbers, rows, section, text
@@ -28,8 +28,8 @@ def check_trace_page(document: Document, command: str, run: RunBlocks) -> Page:
         table_rows.append((text(cause, "kind"), _ranks(cause), number(cause, "slowdown"), number(cause, "gain_s"),
                            number(cause, "share"), text(cause, "operator")))  # fmt: skip
     columns = (
-        Column(name="cause"), Column(name="ranks"), Column(name="slowdown", unit="number"),
-        Column(name="gain", unit="s"), Column(name="of the step", unit="share"), Column(name="most in"),
+        Head(name="cause"), Head(name="ranks"), Head(name="slowdown", unit="number"),
+        Head(name="gain", unit="s"), Head(name="of the step", unit="share"), Head(name="most in"),
     )  # fmt: skip
     why: list[Block] = []
     if table_rows:
@@ -53,8 +53,8 @@ def check_hang_page(document: Document, command: str, run: RunBlocks) -> Page:
     for hang in rows(document, "hangs"):
         table_rows.append((text(hang, "kind"), _ranks(hang), f"{text(hang, 'operation')} {text(hang, 'number')}",
                            text(hang, "group"), _ranks(hang, "waiting"), number(hang, "waited_s")))  # fmt: skip
-    columns = (Column(name="reason"), Column(name="ranks"), Column(name="collective"), Column(name="group"),
-               Column(name="waiting ranks"), Column(name="waited", unit="s"))  # fmt: skip
+    columns = (Head(name="reason"), Head(name="ranks"), Head(name="collective"), Head(name="group"),
+               Head(name="waiting ranks"), Head(name="waited", unit="s"))  # fmt: skip
     table = Table(title="Blocked collectives", columns=columns, rows=tuple(table_rows), marked=(0,))
     verdict = _sentence(text(document, "verdict"))
     hangs = PageSection(key="hang", question="Why does it hang?", answer=verdict,
@@ -69,7 +69,12 @@ def measured_comparison_page(document: Document, command: str, run: RunBlocks) -
     for term in rows(document, "terms"):
         table_rows.append((text(term, "kind"), _ranks(term), number(term, "effect_s"), text(term, "operator")))
     table_rows.append(("unexplained", "", number(document, "unexplained_s"), ""))
-    columns = (Column(name="term"), Column(name="ranks"), Column(name="effect", unit="s"), Column(name="most in"))
+    columns = (
+        Head(name="term"),
+        Head(name="ranks"),
+        Head(name="effect", unit="s"),
+        Head(name="most in"),
+    )
     note = "Effects are replays of B with the durations of A, one term at a time; they may overlap."
     table = Table(title="Terms, with the effect of removing each", columns=columns, rows=tuple(table_rows), marked=(0,),
                   note=note)  # fmt: skip
@@ -92,7 +97,7 @@ def comparison_page(document: Document, command: str, run: RunBlocks) -> Page:
     for row in rows(document, "inputs"):
         inputs.append((text(row, "input"), text(row, "a") or "–", text(row, "b") or "–"))
     table = Table(title="Inputs that differ", rows=tuple(inputs),
-                  columns=(Column(name="input"), Column(name="A"), Column(name="B")))  # fmt: skip
+                  columns=(Head(name="input"), Head(name="A"), Head(name="B")))  # fmt: skip
     return _comparison(document, command, (terms, *([table] if inputs else [])))
 
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from trine.cli.main import app
 from trine.errors import InputError
-from trine.report.blocks import COLOURS, UNITS, Bars, Choice, Column, Points, Table
+from trine.report.blocks import COLOURS, UNITS, Bars, Choice, Points, Table, Head
 from trine.report.documents import PAGES, page_of, read_answer, schema_of
 from trine.report.html import render
 
@@ -125,7 +125,7 @@ def test_every_page_is_known():
 
 
 def test_a_column_without_a_unit_is_text():
-    assert Column(name="x").unit == ""
+    assert Head(name="x").unit == ""
 
 
 @pytest.mark.parametrize(
