@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trine.common.units import format_bandwidth, format_bytes, format_time
-from trine.report.blocks import Block, Cell, ChartAxis, ChartLine, ChartPoint, Choice, Points, Table, Head
+from trine.report.blocks import Block, Cell, ChartAxis, ChartLine, ChartPoint, Choice, Head, Points, Table
 from trine.report.certainty import certainty
 from trine.report.page import Fact, Page, PageSection
 from trine.report.reading import Document, amount, number, rows, section, text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trine.common.units import PS_PER_S, format_time
-from trine.report.blocks import Block, Table, Head
+from trine.report.blocks import Block, Head, Table
 from trine.report.certainty import certainty
 from trine.report.inside_gpu import inside_section
 from trine.report.page import Fact, Page, PageSection

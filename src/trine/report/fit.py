@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trine.common.units import PS_PER_S, format_time
-from trine.report.blocks import Bar, Bars, Block, Table, Head
+from trine.report.blocks import Bar, Bars, Block, Head, Table
 from trine.report.memory_colours import MEMORY_COLOURS
 from trine.report.page import PageSection
 from trine.report.reading import Document, amount, number, numbers, rows, section, text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trine.report.blocks import Block, Cell, Table, Head
+from trine.report.blocks import Block, Cell, Head, Table
 from trine.report.certainty import certainty
 from trine.report.page import Page, PageSection
 from trine.report.reading import Document, number, rows, text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trine.common.units import PS_PER_S, format_bandwidth, format_bytes, format_time
-from trine.report.blocks import Bar, Bars, Block, Table, Head
+from trine.report.blocks import Bar, Bars, Block, Head, Table
 from trine.report.certainty import certainty
 from trine.report.generic import table_of_rows
 from trine.report.page import Fact, Page, PageSection

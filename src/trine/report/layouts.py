@@ -11,11 +11,11 @@ from trine.report.blocks import (
     ChartAxis,
     ChartPoint,
     CommandLine,
+    Head,
     Item,
     Items,
     Points,
     Table,
-    Head,
 )
 from trine.report.certainty import certainty
 from trine.report.page import Fact, Page, PageSection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trine.collectives.sizes import bus_factor
 from trine.common.units import PS_PER_S, format_bandwidth, format_bytes, format_time
-from trine.report.blocks import Block, Cell, ClusterDrawing, Table, Head, TierDrawing
+from trine.report.blocks import Block, Cell, ClusterDrawing, Head, Table, TierDrawing
 from trine.report.page import PageSection
 from trine.report.reading import Document, amount, number, rows, section, text, texts
 from trine.report.run_blocks import RunBlocks

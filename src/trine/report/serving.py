@@ -12,9 +12,9 @@ from trine.report.blocks import (
     ChartLine,
     ChartPoint,
     CommandLine,
+    Head,
     Points,
     Table,
-    Head,
 )
 from trine.report.certainty import certainty
 from trine.report.page import Fact, Page, PageSection

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trine.report.blocks import Block, Cell, CommandLine, Table, Head
+from trine.report.blocks import Block, Cell, CommandLine, Head, Table
 from trine.report.certainty import certainty
 from trine.report.layouts import layout_name
 from trine.report.page import Fact, Page, PageSection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trine.report.blocks import Bar, Bars, Block, Cell, Table, Head
+from trine.report.blocks import Bar, Bars, Block, Cell, Head, Table
 from trine.report.certainty import certainty
 from trine.report.page import Fact, Page, PageSection
 from trine.report.reading import Document, amount, number, numbers, rows, section, text

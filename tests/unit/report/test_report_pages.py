@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from trine.cli.main import app
 from trine.errors import InputError
-from trine.report.blocks import COLOURS, UNITS, Bars, Choice, Points, Table, Head
+from trine.report.blocks import COLOURS, UNITS, Bars, Choice, Head, Points, Table
 from trine.report.documents import PAGES, page_of, read_answer, schema_of
 from trine.report.html import render
 
