@@ -32,9 +32,9 @@ from trine.parallel.plan import Plan
 from trine.results.headline import KINDS
 from trine.results.text import aligned
 from trine.training.run import simulate
-from trine.validation.bands import HIGH, LOW
-from trine.validation.harness import quantile
 from trine.workload import synthesize
+from validation.bands import HIGH, LOW
+from validation.harness import quantile
 
 ROWS = Path(__file__).with_suffix(".csv")
 CLUSTERS = {"H100": "dgx-h100", "GB200": "gb200-nvl72", "GB300": "gb300-nvl72", "B200": "hgx-b200"}
@@ -46,7 +46,7 @@ KINDS_OF_ROWS = {
 }
 HEAD = """\
 # Likely ranges of steps with published rows of their own, written by benchmarks/precision_rows.py --write: do not edit.
-#   low, high: quantiles of measured / predicted among `rows` rows (trine.validation.bands LOW, HIGH), one vote a group;
+#   low, high: quantiles of measured / predicted among `rows` rows (validation.bands LOW, HIGH), one vote a group;
 #   the predictions are blind: nothing was fitted on these rows (benchmarks/precision_rows.csv, with sources)
 """
 GPUS = {"H100": "h100-sxm", "GB200": "gb200", "GB300": "gb300", "B200": "b200"}
