@@ -36,7 +36,7 @@ class Question:
 
     def answer(self, described: MachineOptions) -> tuple[CollectiveResult, list[str]]:
         """Return the answer, and warnings about assumptions on the machine."""
-        from trine.collectives.message_level import is_bare
+        from trine.collectives.bare import is_bare
 
         options = self.given.make()
         machine, warnings = group_machine(described)

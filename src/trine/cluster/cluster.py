@@ -78,10 +78,12 @@ class Cluster(ClusterData):
     @cached_property
     def _batch(self) -> BatchRoutes | None:
         """Batch router for machines of identical nodes; None if the layout or routing does not suit it."""
+        layout = self.device_table.layout
+        if layout is None or layout is not self.link_table.layout:
+            return None
         from trine.cluster.routing.batch_routing import BatchRoutes
 
-        layout = self.device_table.layout
-        if layout is None or layout is not self.link_table.layout or not BatchRoutes.suits(layout, self.routing):
+        if not BatchRoutes.suits(layout, self.routing):
             return None
         return BatchRoutes(self.device_table, self.link_table, layout, self.routing)
 

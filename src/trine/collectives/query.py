@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,23 +15,29 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.load import as_cluster
 from trine.cluster.parts import SCALE_UP
 from trine.cluster.uplinks import busiest, traffic_warnings
+from trine.collectives.bare import is_bare
 from trine.collectives.degraded import clusters_before, not_faster
-from trine.collectives.message_level import MessageLevelRuns, ScheduleRunner, is_bare
-from trine.collectives.nccl import Collectives
 from trine.collectives.nccl.costs import IN_NETWORK, LIBRARY_ALGORITHMS, runnable
+from trine.collectives.nccl.predict import Collectives
 from trine.collectives.nccl.topology import domains_of
 from trine.collectives.options import AUTO, CollectiveOptions, CollectiveTime
 from trine.collectives.registry import known_algorithms
 from trine.collectives.result import CollectiveResult
-from trine.collectives.run import run_schedule
 from trine.collectives.sizes import Sizes, as_sizes, format_size
 from trine.common.arguments import named_arguments
 from trine.common.kept import keep
-from trine.engine.circuit_model import usual_network
 from trine.errors import InputError
 
 if TYPE_CHECKING:
+    from trine.collectives.message_level import MessageLevelRuns, ScheduleRunner
     from trine.collectives.schedules.direct import Matrix
+
+
+def unfolded() -> ScheduleRunner:
+    """Return the simulation of every message."""
+    from trine.collectives.run import run_schedule
+
+    return run_schedule
 
 
 @named_arguments
@@ -45,11 +51,11 @@ def collective(
     network: str | None = None,
     explain: bool = False,
     matrix: Matrix | None = None,
-    runner: ScheduleRunner = run_schedule,
+    load_runner: Callable[[], ScheduleRunner] = unfolded,
 ) -> CollectiveResult:
     """Answer like :func:`trine.training.collective.collective`, without ``fold``, which is unknown to this package.
 
-    runner: simulates every message. Raises the same InputError.
+    load_runner: returns the function that simulates every message, if any is simulated. Raises the same InputError.
     """
     options = options or CollectiveOptions()
     sizes = as_sizes(sizes)
@@ -69,10 +75,15 @@ def collective(
     is_flow_level = network is None and not needs_steps(op, options, cluster)
     model = kept_collectives(cluster, ranks, options) if is_flow_level else None
     if model is None or _is_trine_only(op, model):
-        runs = MessageLevelRuns(cluster, ranks, options, network or usual_network(cluster), matrix, runner)
+        from trine.collectives.message_level import MessageLevelRuns
+        from trine.engine.circuit_model import usual_network
+
+        runs = MessageLevelRuns(cluster, ranks, options, network or usual_network(cluster), matrix, load_runner())
         answer = _message_level(op, sizes, runs, explain)
         better = (
-            collective(op, sizes, machine, group, options=options, network=network, matrix=matrix, runner=runner)
+            collective(
+                op, sizes, machine, group, options=options, network=network, matrix=matrix, load_runner=load_runner
+            )
             for machine in clusters_before(cluster)
         )
         return reduce(_not_faster, better, answer)

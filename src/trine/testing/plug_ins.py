@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from trine.collectives import expand
+from trine.collectives.expand import expand
 from trine.collectives.registry import ROOTED, Algorithm
 from trine.collectives.schedule import Schedule, Sends
 from trine.common.evidence import EVIDENCE, MEASURED

@@ -10,7 +10,6 @@ from trine.cluster.cluster import Cluster
 from trine.collectives import query
 from trine.collectives.options import CollectiveOptions
 from trine.collectives.result import CollectiveResult
-from trine.collectives.run import run_schedule
 from trine.common.arguments import named_arguments
 from trine.common.observer import OnCompile, Progress, observing
 from trine.errors import InputError, nearest
@@ -60,15 +59,24 @@ def collective(
     """
     if fold not in FOLDING:
         raise InputError(f"unknown folding {fold!r:.80}{nearest(str(fold)[:80], FOLDING)}", field="fold")
-    runner: ScheduleRunner = run_schedule
-    if fold != "off":
-        from trine.folding.collective import run_both, run_folded
-
-        runner = run_folded if fold == "on" else run_both
+    load_runner = {"on": _folded, "off": query.unfolded, "verify": _both}[fold]
     with observing(progress=progress, on_compile=on_compile):
         answer = query.collective(
-            op, sizes, cluster, group, options=options, network=network, explain=explain, matrix=matrix, runner=runner
-        )
+            op, sizes, cluster, group, options=options, network=network, explain=explain, matrix=matrix,
+            load_runner=load_runner,
+        )  # fmt: skip
     if fold != "on" and answer.network is None:
         raise InputError("is about runs of every message: give a network", field="fold")
     return answer
+
+
+def _folded() -> ScheduleRunner:
+    from trine.folding.collective import run_folded
+
+    return run_folded
+
+
+def _both() -> ScheduleRunner:
+    from trine.folding.collective import run_both
+
+    return run_both

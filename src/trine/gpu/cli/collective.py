@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from trine.cli.collective import Question, alias
 from trine.cli.completions import collectives, networks
-from trine.cli.layout import imbalance_fields
+from trine.cli.imbalance import imbalance_fields
 from trine.cli.machine import MachineOptions, group_machine
 from trine.cli.options import HOW, JOB, NETWORK_WORDS, OUTPUT, Brief, Details, Json, Option, argument
 from trine.cli.output import drawn, say, show, show_answer, write_json
