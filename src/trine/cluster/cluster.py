@@ -196,7 +196,7 @@ class Cluster(ClusterData):
 
         Raises SpecError: as :meth:`route`, for the first pair without a route.
         """
-        from trine.cluster.routing.batch_routing import many_routes
+        from trine.cluster.routing.many_routes import many_routes
 
         return many_routes(
             len(self.devices), self.route, self._batch, np.asarray(sources, np.int64), np.asarray(targets, np.int64)

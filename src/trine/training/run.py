@@ -18,7 +18,6 @@ from trine.errors import TooManyTasksError
 from trine.graph.workload import Workload
 from trine.parallel.plan import Plan, micro_batches
 from trine.software.profile import NO_SOFTWARE
-from trine.training.estimated import estimated, has_estimate
 from trine.training.facts import (
     crowded_uplinks,
     evidence,
@@ -90,6 +89,8 @@ def _simulate(workload: Workload | str | os.PathLike[str], plan: Plan | None, op
     if refused is not None:
         if options.fold not in MAY_ESTIMATE:
             raise refused
+        from trine.training.estimated import estimated
+
         return estimated(setup, refused, lambda variant: simulate(setup.workload, setup.plan, options=variant))
     advice = _advice(setup, result) if options.compare else ()
     return replace(run, advice=advice).result(result.simulator) if advice else result
@@ -118,15 +119,23 @@ def _why_not_compared(options: SimulateOptions) -> str:
     return ""
 
 
+def _has_estimate(setup: Setup) -> bool:
+    from trine.training.estimated import has_estimate
+
+    return has_estimate(setup)
+
+
 #: Modes of folding that accept an estimate.
 MAY_ESTIMATE = ("on", "ranks")
 
 
 def _run_steps(setup: Setup, began: float) -> tuple[_Run, Result]:
     """Run few of the job's steps if they repeat, else all; return the run and its result."""
-    from trine.folding.steps import first_step_counts
+    counts: tuple[int, ...] = ()
+    if setup.plan.steps > 1 and setup.options.fold in ("on", "verify"):
+        from trine.folding.steps import first_step_counts
 
-    counts = first_step_counts(setup.plan) if setup.options.fold in ("on", "verify") else ()
+        counts = first_step_counts(setup.plan)
     runs_ahead = setup.launch is not None and setup.launch.synchronises == "none"
     why = _why_each_step(setup) or ("the launching thread never waits for the GPU" if runs_ahead else "")
     for simulated in () if why else counts:
@@ -274,7 +283,7 @@ def _run_micro_batches(setup: Setup, simulated: int | None) -> _Run:
     kernels = setup.kernels(costs)
     if kernels:
         job = under_pressure(job, *kernels, of_rank=None if setup.mixed is None else setup.mixed.of_rank)
-    estimate = (lambda: has_estimate(setup)) if options.fold in MAY_ESTIMATE else None
+    estimate = partial(_has_estimate, setup) if options.fold in MAY_ESTIMATE else None
     runner = JobRunner(
         job=job,
         placement=placement_of(setup.machine, setup.plan.num_ranks, costs, setup.places),
