@@ -1,9 +1,9 @@
-"""Times of one collective for a table of sizes, behind :func:`collective` and ``trine collective``."""
+"""Times of one collective for a table of sizes: what :func:`trine.collective` and ``trine collective`` ask."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,18 +26,21 @@ from trine.collectives.result import CollectiveResult
 from trine.collectives.sizes import Sizes, as_sizes, format_size
 from trine.common.arguments import named_arguments
 from trine.common.kept import keep
-from trine.errors import InputError
+from trine.common.observer import OnCompile, Progress, observing
+from trine.common.plugins import load_target
+from trine.errors import InputError, nearest
 
 if TYPE_CHECKING:
-    from trine.collectives.message_level import MessageLevelRuns, ScheduleRunner
+    from trine.collectives.message_level import MessageLevelRuns
     from trine.collectives.schedules.direct import Matrix
 
 
-def unfolded() -> ScheduleRunner:
-    """Return the simulation of every message."""
-    from trine.collectives.run import run_schedule
-
-    return run_schedule
+#: Folding -> what simulates messages, a hook where it is folded.
+_RUNNERS = {
+    "on": "trine.folding.collective:run_folded",
+    "off": "trine.collectives.run:run_schedule",
+    "verify": "trine.folding.collective:run_both",
+}
 
 
 @named_arguments
@@ -51,12 +54,44 @@ def collective(
     network: str | None = None,
     explain: bool = False,
     matrix: Matrix | None = None,
-    load_runner: Callable[[], ScheduleRunner] = unfolded,
+    fold: str = "on",
+    progress: Progress | None = None,
+    on_compile: OnCompile | None = None,
 ) -> CollectiveResult:
-    """Answer like :func:`trine.training.collective.collective`, without ``fold``, which is unknown to this package.
+    """Predict a collective for several sizes.
 
-    load_runner: returns the function that simulates every message, if any is simulated. Raises the same InputError.
+    Parameters
+    ----------
+    op, sizes: bytes as nccl-tests counts them, or texts as of ``--size``.
+    cluster: or its name. group: positions in ``cluster.gpus``; None: all.
+    options: how it is run. An algorithm that the library has not (``halving-doubling``, a plan file, ...) and the
+        protocol ``none`` are simulated step by step.
+    network: ``fair``, ``equal``, ``fifo`` or ``circuit`` simulates every message on the links, whatever the algorithm.
+    explain: also work out the alternatives.
+    matrix: of all_to_all_v, bytes from each rank (row) to each rank; the size is the largest sum of a row.
+    fold: ``on`` simulates many messages of ranks that behave alike once, ``off`` each by itself, ``verify`` both, and
+        compares. The answer is the same.
+    progress, on_compile: as of :func:`trine.engine.run`.
+
+    Raises
+    ------
+    InputError: what does not exist, does not fit or makes no difference.
+    SimulationError: ``verify`` finds a difference.
     """
+    if fold not in _RUNNERS:
+        raise InputError(f"unknown folding {fold!r:.80}{nearest(str(fold)[:80], _RUNNERS)}", field="fold")
+    with observing(progress=progress, on_compile=on_compile):
+        answer = _answer(op, sizes, cluster, group, options, network, explain, matrix, _RUNNERS[fold])
+    if fold != "on" and answer.network is None:
+        raise InputError("is about runs of every message: give a network", field="fold")
+    return answer
+
+
+def _answer(
+    op: str, sizes: Sizes, cluster: Cluster | str | os.PathLike[str], group: Sequence[int] | None,
+    options: CollectiveOptions | None, network: str | None, explain: bool, matrix: Matrix | None, runner: str,
+) -> CollectiveResult:  # fmt: skip
+    """Answer :func:`collective`; runner: the hook that simulates messages, loaded if any is simulated."""
     options = options or CollectiveOptions()
     sizes = as_sizes(sizes)
     cluster = as_cluster(cluster)
@@ -78,12 +113,10 @@ def collective(
         from trine.collectives.message_level import MessageLevelRuns
         from trine.engine.circuit_model import usual_network
 
-        runs = MessageLevelRuns(cluster, ranks, options, network or usual_network(cluster), matrix, load_runner())
+        runs = MessageLevelRuns(cluster, ranks, options, network or usual_network(cluster), matrix, load_target(runner))
         answer = _message_level(op, sizes, runs, explain)
         better = (
-            collective(
-                op, sizes, machine, group, options=options, network=network, matrix=matrix, load_runner=load_runner
-            )
+            _answer(op, sizes, machine, group, options, network, False, matrix, runner)
             for machine in clusters_before(cluster)
         )
         return reduce(_not_faster, better, answer)
