@@ -17,7 +17,7 @@ Edit = tuple[int, int, int]
 
 #: Commands without cases: they compile, run the user's code, print a stored report, or print a page.
 LEFT_OUT = (
-    "warmup", "trace capture", "measure", "validate collectives", "validate loadstore", "validate training",
+    "warmup", "doctor", "trace capture", "measure", "validate collectives", "validate loadstore", "validate training",
     "validate layouts", "validate memory", "validate operators", "validate serving", "validate scaling",
     "study", "help",
     "compare", "plan", "plot", "size", "support", "sweep",  # several runs, or files of earlier answers

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import pytest
 
 from trine.inference.engines import load_engine
-from trine.inference.loop import REQUESTS, ClientLoad, ClosedLoop, closed_form, closed_loop
+from trine.inference.load_times import closed_form, closed_loop
+from trine.inference.loop import REQUESTS, ClientLoad, ClosedLoop
 from trine.inference.steps import Step
 
 
@@ -16,6 +17,11 @@ class _Time:
 
 class LinearTimer:
     """Steps of 100 us, 2 us a decoding sequence, 0.001 us a cached token that it reads, and 0.1 us a prompt token."""
+
+    stages = 1
+
+    def round_us(self, step: Step) -> float:
+        return self.time(step).us
 
     def time(self, step: Step) -> _Time:
         prompts = sum(chunk.new for chunk in step.chunks)

@@ -19,6 +19,7 @@ from trine.collectives.sizes import format_size
 from trine.common._version import __version__
 from trine.common.units import format_time
 from trine.errors import InputError
+from trine.results.axes import tidy
 from trine.results.columns import to_row
 from trine.results.picture import log_scale, subplots
 from trine.results.report import Report, Row, Table
@@ -329,7 +330,7 @@ def _draw(check: CheckResult) -> Any:
         axis.set_ylabel(name)
         size_axis(axis, sizes)
         log_scale(axis)
-        axis.grid(alpha=0.3)
+        tidy(axis, "both")
     times.legend(frameon=False, fontsize=8)
-    figure.suptitle(check.headline, fontsize=10)
+    figure.suptitle(check.headline, fontsize=9, x=0.01, ha="left")
     return figure

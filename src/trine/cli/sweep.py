@@ -149,7 +149,7 @@ def plot(
     answer.plot("points", path=target, **chosen)
     unfit = answer.num_unfit
     if unfit:
-        left_out = f"; {unfit:,} point{'' if unfit == 1 else 's'} left out: the job does not fit in memory"
+        hollow = f"; hollow: {unfit:,} point{'' if unfit == 1 else 's'} whose job does not fit in memory"
     else:
-        left_out = ""
-    say(f"drawn in {target}{left_out}")
+        hollow = ""
+    say(f"drawn in {target}{hollow}")

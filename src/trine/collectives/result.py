@@ -15,6 +15,7 @@ from trine.common._version import __version__
 from trine.common.evidence import Evidence
 from trine.common.units import format_bandwidth, format_bytes, format_time
 from trine.errors import InputError
+from trine.results.axes import tidy, write_in_full
 from trine.results.columns import to_row, to_rows
 from trine.results.picture import COLOURS, check_ending, log_scale, subplots
 from trine.results.report import Report, Row, Table
@@ -74,10 +75,11 @@ def draw_sizes(answers: Sequence[CollectiveTime], title: str) -> Any:
     rates.set_ylim(bottom=0)
     for axis in (times, rates):
         size_axis(axis, sizes)
-        axis.grid(alpha=0.3)
+        tidy(axis, "both")
     log_scale(times)
     times.legend(frameon=False, fontsize=8)
-    figure.suptitle(title, fontsize=11)
+    write_in_full(rates.yaxis)
+    figure.suptitle(title, fontsize=9, x=0.01, ha="left")
     return figure
 
 

@@ -15,12 +15,12 @@ import numpy as np
 from trine.errors import InputError, one_line
 from trine.experiments.journal import FAILED, read_lines, repair
 from trine.experiments.locks import locked
+from trine.experiments.picture import DrawnPoint, draw_points
 from trine.experiments.spec import ExperimentSpec, Shard, stored_spec
 from trine.experiments.table import PARQUET_FILE, column_named, compact, read_rows
 from trine.results.document import SEPARATOR
 from trine.results.frames import pyarrow
 from trine.results.memory import DOES_NOT_FIT
-from trine.results.picture import COLOURS, subplots
 from trine.results.report import Report, Row, Table
 from trine.results.text import MAX_LINES, columns, first_screen, wrapped
 
@@ -152,7 +152,7 @@ class Experiment(Report):
 
     @cached_property
     def num_unfit(self) -> int:
-        """Number of answered points whose job does not fit in memory; pictures leave them out."""
+        """Number of answered points whose job does not fit in memory; pictures draw them hollow."""
         return sum(row["status"] == "done" and not _fits(row) for row in self.rows)
 
     def document(self) -> Row:
@@ -205,9 +205,9 @@ class Experiment(Report):
         return {"points": self._draw}
 
     def _draw(self, x: str, y: str, color: str | None = None) -> Any:
-        """Return a figure with ``y`` against ``x``: all points, and a line through the lowest per value of ``color``.
+        """Return a figure with ``y`` against ``x``: all points, and a line through the best per value of ``color``.
 
-        Jobs that do not fit in memory have no time, so the picture leaves them out; a note below it counts them.
+        Points whose job does not fit in memory are hollow, and on no line.
 
         Raises InputError: an unknown column, or no point has a number in ``y``.
         """
@@ -217,42 +217,14 @@ class Experiment(Report):
         extra = [VERDICT] if VERDICT in known else []
         stored = self._stored([*dict.fromkeys([*names, "status", *extra])])
         found: list[Any] = read_rows(self.folder, self.spec) if stored is None else stored.to_pylist()
-        done = [row for row in found if row["status"] == "done"]
-        rows = []
-        for row in done:
-            if _fits(row):
-                rows.append([row[name] for name in names])
-        num_unfit = len(done) - len(rows)
-        rows = [row for row in rows if row[0] is not None and _is_number(row[1])]
-        if not rows:
-            reason = f"; {_points(num_unfit)} left out: the job does not fit in memory" if num_unfit else ""
-            raise InputError(f"no point has a number{reason}", field=names[1])
-        values = list(dict.fromkeys(row[0] for row in rows))
-        is_text = not all(map(_is_number, values))
-        places = {}
-        for number, value in enumerate(values):
-            places[value] = number if is_text else value
-        figure, axes = subplots(figsize=(7.0, 4.5))
-        colour_labels = []
-        for row in rows:
-            colour_labels.append(row[2] if color is not None else None)
-        labels = dict.fromkeys(colour_labels)
-        for number, label in enumerate(labels):
-            points = sorted((places[row[0]], row[1]) for row in rows if color is None or row[2] == label)
-            style = {"color": COLOURS[number % len(COLOURS)]}
-            axes.plot(*zip(*points, strict=True), "o", markersize=4, alpha=0.6, **style)
-            lowest = dict(reversed(points))
-            axes.plot(sorted(lowest), [lowest[place] for place in sorted(lowest)], label=str(label), **style)
-        if color is not None:
-            axes.legend(title=names[2])
-        if is_text:
-            axes.set_xticks(range(len(values)), [str(value) for value in values])
-        note = f"\n{_points(num_unfit)} left out: the job does not fit in memory" if num_unfit else ""
-        least = min(row[1] for row in rows)
-        axes.set(xlabel=f"{names[0]}{note}", ylabel=names[1], ylim=(0 if least >= 0 else None, None))
-        axes.set_title(self.headline[:90], fontsize=9)
-        axes.grid(alpha=0.3)
-        return figure
+        points = []
+        for row in found:
+            if row["status"] == "done" and row[names[0]] is not None and _is_number(row[names[1]]):
+                group = None if color is None else row[names[2]]
+                points.append(DrawnPoint(row[names[0]], row[names[1]], group, _fits(row)))
+        if not points:
+            raise InputError("no point has a number", field=names[1])
+        return draw_points(self.spec, names, points)
 
 
 def _fits(row: Row) -> bool:

@@ -16,9 +16,8 @@ from statistics import fmean
 from trine.inference.engines import EngineProfile
 from trine.inference.steps import PromptChunk, Step, StepTimer
 
-#: Waves of requests that run: the first, and those that stand for all later ones. Loops of more steps take the closed
-#: form.
-_WAVES, _MAX_STEPS = 3, 10_000
+#: Waves of requests that run: the first, and those that stand for all later ones.
+WAVES = 3
 #: Requests of a client: benchmarks send ten prompts per client (InferenceX, benchmark_lib.sh).
 REQUESTS = 10
 
@@ -75,14 +74,34 @@ class _Request:
     done: int = 0
 
 
-class ClosedLoop:
-    """One run of a load through an engine's scheduler."""
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """The next step of a scheduler, and how often it repeats.
 
-    def __init__(self, timer: StepTimer, engine: EngineProfile, load: ClientLoad) -> None:
+    decoded: decode steps that the running requests make; 0 for prompts alone. complete: requests whose prompt ends.
+    """
+
+    step: Step
+    decoded: int
+    complete: tuple[_Request, ...] = ()
+
+    @property
+    def repeats(self) -> int:
+        """How often the step runs before a request starts or ends."""
+        return max(self.decoded, 1)
+
+
+class ClosedLoop:
+    """One run of a load through an engine's scheduler.
+
+    first_number: of its first request, which decides the lengths of requests with a spread.
+    """
+
+    def __init__(self, timer: StepTimer, engine: EngineProfile, load: ClientLoad, first_number: int = 0) -> None:
         self._timer, self._load, self._batching = timer, load, engine.batching
         self._now_us = 0.0
         self._steps = 0
-        self._number = 0
+        self._number = first_number
         self._waiting: deque[_Request] = deque()
         self._decoding: list[tuple[int, int, _Request, float]] = []
         self._context = 0
@@ -92,9 +111,35 @@ class ClosedLoop:
 
     def run(self) -> LoopTimes:
         """Return the means of the measured waves."""
+        while not self.is_measured:
+            planned = self.plan()
+            self.end(planned, self._now_us + self._timer.time(planned.step).us * planned.repeats)
+        return self.times()
+
+    @property
+    def now_us(self) -> float:
+        """The end of the last step."""
+        return self._now_us
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether all waves have ended."""
+        return len(self._finished) >= WAVES * self._load.clients
+
+    @property
+    def decodes_only(self) -> bool:
+        """Whether the next step has no prompts."""
+        has_room = len(self._decoding) < self._load.running and self._budget_left() > 0
+        return bool(self._decoding) and not (self._waiting and has_room)
+
+    @property
+    def decodes_left(self) -> int:
+        """Decode steps until a request ends."""
+        return max(1, self._decoding[0][0] - self._steps)
+
+    def times(self) -> LoopTimes:
+        """Return the means of the measured waves."""
         clients = self._load.clients
-        while len(self._finished) < _WAVES * clients:
-            self._advance()
         first, later = self._finished[:clients], self._finished[clients:]
         return LoopTimes(
             ttft_us=_mean([request.first_us for request in first], [request.first_us for request in later]),
@@ -110,19 +155,23 @@ class ClosedLoop:
         self._number += 1
         self._waiting.append(_Request(self._number, self._now_us, prompt, prompt, output))
 
-    def _advance(self) -> None:
-        """Run one step, or the decode steps until a request ends."""
+    def plan(self, most: int | None = None) -> PlannedStep:
+        """Return the next step: with prompts, or the decode steps until a request ends, at most ``most`` of them."""
         chunks, requests = self._chunks()
         decodes = len(self._decoding)
         if chunks:
             mixes = self._batching != "prefill-first"
-            step = self._step(decodes if mixes else 0, chunks, 0)
-            self._pass(step, 1 if mixes else 0)
-            for request in requests:
-                self._first_token(request)
-            return
-        count = max(1, self._decoding[0][0] - self._steps)
-        self._pass(self._step(decodes, (), count), count)
+            return PlannedStep(self._step(decodes if mixes else 0, chunks, 0), 1 if mixes else 0, tuple(requests))
+        count = self.decodes_left
+        if most is not None:
+            count = min(count, most)
+        return PlannedStep(self._step(decodes, (), count), count)
+
+    def end(self, planned: PlannedStep, now_us: float) -> None:
+        """Let the planned step end at ``now_us``."""
+        self._pass(planned.decoded, now_us)
+        for request in planned.complete:
+            self._first_token(request)
 
     def _step(self, decodes: int, chunks: tuple[PromptChunk, ...], ahead: int) -> Step:
         """Return a step at the mean context over the next ``ahead`` steps."""
@@ -131,9 +180,9 @@ class ClosedLoop:
             context = self._context / decodes + max(ahead - 1, 0) / 2 * self._load.tokens_per_step
         return Step(decodes, context, chunks, self._load.drafts)
 
-    def _pass(self, step: Step, count: int) -> None:
-        """Let ``count`` steps pass, and end the requests that have all their tokens."""
-        self._now_us += self._timer.time(step).us * max(count, 1)
+    def _pass(self, count: int, now_us: float) -> None:
+        """Let ``count`` decode steps pass, and end the requests that have all their tokens."""
+        self._now_us = now_us
         self._steps += count
         self._context += round(count * len(self._decoding) * self._load.tokens_per_step)
         while self._decoding and self._decoding[0][0] <= self._steps and count:
@@ -156,20 +205,20 @@ class ClosedLoop:
         self._context += self._load.cached + request.prompt
         heapq.heappush(self._decoding, (self._steps + steps, request.number, request, self._now_us))
 
-    def _budget(self, decoded: int) -> int:
-        """Return the tokens that prompts may take in a step beside ``decoded`` tokens.
+    def _budget_left(self) -> int:
+        """Return the tokens that prompts may take in a step beside the tokens of the decoding requests.
 
         An engine without chunks of prompts is configured so that one prompt fits beside all decodes.
         """
         if self._batching == "prefill-first":
             return self._load.budget
-        left = self._load.budget - decoded
+        left = self._load.budget - len(self._decoding) * (1 + self._load.drafts)
         return max(left, 1) if self._batching == "whole-prompts" else left
 
     def _chunks(self) -> tuple[tuple[PromptChunk, ...], list[_Request]]:
         """Return the prompt chunks of the next step, and the requests whose prompt they complete."""
         free = self._load.running - len(self._decoding)
-        budget = self._budget(len(self._decoding) * (1 + self._load.drafts))
+        budget = self._budget_left()
         chunks: list[PromptChunk] = []
         complete: list[_Request] = []
         while self._waiting and free > 0 and budget > 0:
@@ -188,30 +237,6 @@ class ClosedLoop:
             complete.append(self._waiting.popleft())
             free -= 1
         return tuple(chunks), complete
-
-
-def closed_loop(timer: StepTimer, engine: EngineProfile, load: ClientLoad) -> LoopTimes:
-    """Return the means of a load, step by step; of very many steps, by :func:`closed_form`."""
-    steps = _WAVES * load.clients * (load.prompt / load.budget + (2 if load.spread else 0))
-    return closed_form(timer, load) if steps > _MAX_STEPS else ClosedLoop(timer, engine, load).run()
-
-
-def closed_form(timer: StepTimer, load: ClientLoad) -> LoopTimes:
-    """Return the means of clients in step: all prompts one after the other, then all decode steps.
-
-    A prompt waits for half of the others on average; a request lasts for all prompts and its own decode steps.
-    """
-    chunks = [
-        PromptChunk(min(load.budget, load.prompt - done), load.cached + done)
-        for done in range(0, load.prompt, load.budget)
-    ]
-    prompt_us = sum(timer.time(Step(chunks=(chunk,))).us for chunk in chunks)
-    steps = math.ceil((load.output - 1) / load.tokens_per_step)
-    context = load.cached + load.prompt + load.output / 2
-    decode_us = steps * timer.time(Step(load.clients, context, drafts=load.drafts)).us
-    ttft_us = (load.clients + 1) / 2 * prompt_us
-    last_us = load.clients * prompt_us + decode_us
-    return LoopTimes(ttft_us, (last_us - ttft_us) / max(load.output - 1, 1), last_us)
 
 
 def _mean(first: list[float], later: list[float]) -> float:

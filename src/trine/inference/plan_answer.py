@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,7 +24,8 @@ _HEAD = ("layout", "precision", "copies", "in flight", "TTFT", "TPOT", "per user
 _BEST = "best load and precision of each layout; tokens/s"
 _FRONT = "front: no simulated point has more tokens/s per user and per GPU"
 _NOT_JUDGED = "the quality of answers in fewer bits; --precision takes one"
-_BUBBLES = "bubbles of pipelines (pp) are not modelled: measure one before you choose it"
+#: Points of the front that carry their layout in the picture.
+NAMED_POINTS = 4
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -125,8 +126,7 @@ class ServingPlan(Report):
 
     def _closing(self) -> list[tuple[str, str]]:
         rejected = "; ".join(f"{count:,} {reason}" for reason, count in self.rejected.items())
-        has_pipeline = any(each.answer.job.layout.pp > 1 for each in self.ranked[:_SHOWN])
-        rows = (("tie", self.tie), ("note", _BUBBLES if has_pipeline else ""), ("rejected", rejected))
+        rows = (("tie", self.tie), ("rejected", rejected))
         return [(name, text) for name, text in rows if text]
 
     def details(self) -> str:
@@ -184,30 +184,16 @@ class ServingPlan(Report):
         return {"front": self._draw}
 
     def _draw(self) -> Any:
-        from trine.results.picture import COLOURS, subplots
+        from trine.inference.plan_picture import draw_front
 
-        figure, axes = subplots(figsize=(7, 4.5))
-        others = [each for each in self.simulated if each not in self.front]
-        axes.scatter(*_rates(others), s=18, color=COLOURS[6], label="simulated")
-        axes.plot(*_rates(self.front), "o-", color=COLOURS[0], label="front")
-        for point in spaced(self.front, 4):
-            words = (
-                f" {layout_words(point.answer.job.layout)}, {point.answer.precision}, {point.concurrency:,} in flight"
-            )
-            axes.annotate(words, (point.per_user, point.per_gpu), fontsize=7, va="bottom")
-        axes.plot(self.best.per_user, self.best.per_gpu, "*", markersize=14, color=COLOURS[3], label="best")
-        axes.margins(x=0.18, y=0.08)
-        axes.set_xlabel("tokens/s per user (1 / TPOT)")
-        axes.set_ylabel("tokens/s per GPU")
-        axes.set_title(f"{self.best.answer.model} on {self.gpus} x {self.best.answer.gpu.upper()}, "
-                       f"{goal_words(self.goal, self.limits)}", fontsize=9)  # fmt: skip
-        axes.legend()
-        return figure
-
-
-def _rates(points: Iterable[ServingPoint]) -> tuple[list[float], list[float]]:
-    points = list(points)
-    return [each.per_user for each in points], [each.per_gpu for each in points]
+        best = self.best.answer
+        goal = goal_words(self.goal, self.limits)
+        heading = f"{best.model} on {self.gpus} x {best.gpu.upper()}, {goal}"
+        names = []
+        for point in spaced(self.front, NAMED_POINTS):
+            layout = layout_words(point.answer.job.layout)
+            names.append((point, f"{layout}, {point.answer.precision}, {point.concurrency:,} in flight"))
+        return draw_front(heading, self.simulated, self.front, self.best, names)
 
 
 def goal_words(goal: ServingGoal, limits: LatencyLimits) -> str:

@@ -12,7 +12,8 @@ from trine.inference.deployment import resolve, step_timer
 from trine.inference.engines import EngineProfile
 from trine.inference.job import ServingJob
 from trine.inference.limits import Limits, limits_of
-from trine.inference.loop import ClientLoad, LoopTimes, closed_loop
+from trine.inference.load_times import closed_loop
+from trine.inference.loop import ClientLoad, LoopTimes
 from trine.inference.memory import kv_bytes_per_token
 from trine.inference.numbers import StepPart
 from trine.inference.ranges import ranged, serving_ranges
@@ -185,15 +186,19 @@ class _Service:
     def _tpot_us(self, sequences: int) -> float:
         """Return the time per token of a batch whose requests all decode."""
         speculation = self.job.speculation
-        return self._decode_step(sequences).us / (1.0 if speculation is None else speculation.tokens_per_step)
+        round_us = self.timer.round_us(self._middle_step(sequences))
+        return round_us / (1.0 if speculation is None else speculation.tokens_per_step)
 
     # Single steps ---------------------------------------------------------------------------------------------------
 
     def _decode_step(self, sequences: int) -> StepTime:
-        """Return a decode step in the middle of the output."""
+        """Return the time of a decode step in the middle of the output."""
+        return self.timer.time(self._middle_step(sequences))
+
+    def _middle_step(self, sequences: int) -> Step:
         speculation = self.job.speculation
         context = self.job.input_tokens + self.job.output_tokens / 2
-        return self.timer.time(Step(sequences, context, drafts=0 if speculation is None else speculation.drafts))
+        return Step(sequences, context, drafts=0 if speculation is None else speculation.drafts)
 
     def _prefill_step(self) -> StepTime:
         """Return the prefill of one prompt."""

@@ -73,9 +73,9 @@ class ServedCopy:
         """
         job = self.job
         context = job.input_tokens + job.output_tokens / 2
-        decode_us = self.timer.time(Step(requests, context)).us
+        decode_us = self.timer.round_us(Step(requests, context))
         prompts = self._prompts(requests, context)
-        added_us = self.timer.time(prompts.step).us - (decode_us if prompts.step.decodes else 0.0)
+        added_us = self.timer.round_us(prompts.step) - (decode_us if prompts.step.decodes else 0.0)
         prompt_us = added_us / prompts.share
         wait = wait_us(self.deployment.engine, requests, decode_us)
         end_to_end_us = (job.output_tokens - 1) * decode_us + requests * prompt_us + wait

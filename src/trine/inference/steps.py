@@ -126,6 +126,11 @@ class StepTimer:
         self._kernels = self._kernel_count()
 
     @property
+    def stages(self) -> int:
+        """Pipeline stages, each of which runs one micro-batch at a time."""
+        return self.deployment.layout.pp
+
+    @property
     def products_evidence(self) -> str:
         """Evidence of the products."""
         return self._times.evidence
@@ -151,6 +156,31 @@ class StepTimer:
             self._add_drafts(parts, step)
         parts[CPU] = self.host_us(step.decodes, len(step.chunks), sum(parts.values()))
         return StepTime(parts)
+
+    def stages_us(self, step: Step) -> tuple[float, ...]:
+        """Return the time of a step on each pipeline stage, messages and CPU shared like layers; the sum is the step.
+
+        The last stage has the head. Layers that the stages do not divide go to the last stages but one (vLLM,
+        distributed/utils.py, get_pp_indices).
+        """
+        layers, stages = len(self.deployment.model.layers), self.stages
+        time = self.time(step)
+        counts = [layers // stages] * stages
+        for place in range(layers % stages):
+            counts[-2 - place] += 1
+        each_us = (time.us - time.parts[HEAD]) / layers
+        found = [count * each_us for count in counts]
+        found[-1] += time.parts[HEAD]
+        return tuple(found)
+
+    def round_us(self, step: Step) -> float:
+        """Return the time from one step of a micro-batch to its next, if all micro-batches of the pipeline are alike.
+
+        A micro-batch passes all stages; the slowest stage serves as many micro-batches as there are stages.
+        """
+        if self.stages == 1:
+            return self.time(step).us
+        return max(self.time(step).us, self.stages * max(self.stages_us(step)))
 
     def _add_drafts(self, parts: dict[str, float], step: Step) -> None:
         """Add the passes that propose drafts: each runs one layer and the head on one token of each sequence."""

@@ -21,6 +21,7 @@ from trine.results.activity import (
     launches,
     transfer_activity,
 )
+from trine.results.axes import tidy, title
 from trine.results.intervals import Intervals, merge
 from trine.results.picture import matplotlib, save, subplots
 from trine.results.run import TaskRun
@@ -88,9 +89,9 @@ def timeline(result: TaskRun, *, ranks: Sequence[int] | None = None) -> Any:
     axes.set_xlim(0, max(result.step_time_ps / scale, 1e-9))
     axes.set_xlabel(f"time in the step ({unit}){left_out}")
     used_colours = dict.fromkeys(colour for _, spans in rows for colour in spans)
-    axes.set_title(question(result), fontsize=9, loc="left", wrap=True)
+    title(axes, question(result))
     _legend(figure, [colour for colour in _COLOURS if colour in used_colours])
-    _tidy(axes, "x")
+    tidy(axes, "x")
     return figure
 
 
@@ -144,10 +145,10 @@ def breakdown(results: Sequence[TaskRun], labels: Sequence[str]) -> Any:
     axes.set_xticks(range(len(results)), labels)
     axes.set_ylabel(f"step time ({unit})")
     axes.margins(y=0.12)
-    title = question(results[0])  # several runs have the workload and the machine in common
-    axes.set_title(title if len(results) == 1 else title.partition(": ")[0], fontsize=9, loc="left", wrap=True)
+    asked = question(results[0])  # several runs have the workload and the machine in common
+    title(axes, asked if len(results) == 1 else asked.partition(": ")[0])
     _legend(figure, used_parts)
-    _tidy(axes, "y")
+    tidy(axes, "y")
     return figure
 
 
@@ -186,9 +187,3 @@ def _legend(figure: Any, names: Sequence[str]) -> None:
     handles = [matplotlib().patches.Rectangle((0, 0), 1, 1, color=_COLOURS[name]) for name in names]
     columns = max(2, int(figure.get_figwidth() / 2))
     figure.legend(handles, names, loc="outside upper center", ncols=columns, frameon=False)
-
-
-def _tidy(axes: Any, grid: str) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_axisbelow(True)
-    axes.grid(axis=grid, color="#EEEEEE")

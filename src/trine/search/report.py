@@ -309,22 +309,9 @@ class PlanSearch(Report):
         return sorted(((count, reason) for reason, count in self.rejected.items()), key=lambda row: (-row[0], row[1]))
 
     def _draw(self) -> Any:
-        from trine.results.picture import COLOURS, subplots
+        from trine.search.picture import draw_layouts
 
-        figure, axes = subplots(figsize=(7, 4.5))
-        for name, rows, colour, size in (
-            ("simulated", self.simulated, COLOURS[6], 25),
-            ("no layout has less of both", self.frontier, COLOURS[0], 45),
-        ):  # fmt: skip
-            if not rows:
-                continue
-            x = [(each.outcome.memory_bytes or 0) / 2**30 for each in rows]
-            axes.scatter(x, [seconds(each.outcome.step_ps) for each in rows], s=size, color=colour, label=name)
-        axes.set_xlabel("memory of the fullest GPU (GiB)")
-        axes.set_ylabel("step (s)")
-        axes.set_title(f"{self.model} on {self.gpus:,} GPUs")
-        axes.legend()
-        return figure
+        return draw_layouts(self._question(), self.simulated, self.frontier, self.ranked, words(self.best.layout))
 
 
 def words(layout: Layout, is_short: bool = False) -> str:

@@ -17,6 +17,7 @@ from trine.common.observer import ignore, observing
 from trine.common.units import format_time
 from trine.errors import InputError
 from trine.parallel.stragglers import Jitter, Stragglers
+from trine.results.axes import tidy, title, write_in_full
 from trine.results.headline import WidenedBand
 from trine.results.picture import COLOURS, subplots
 from trine.results.report import Report, Row, Table
@@ -105,6 +106,9 @@ class EnsembleResult(Report):
         axes.hist([time / 1e6 for time in self.times_ps], bins=min(BINS, len(self.times_ps)), color=COLOURS[0])
         axes.set_xlabel("time (µs)")
         axes.set_ylabel("runs")
+        write_in_full(axes.xaxis)
+        title(axes, self.headline)
+        tidy(axes, "y")
         return figure
 
     def document(self) -> Row:

@@ -210,8 +210,8 @@ def test_points_that_do_not_fit_are_left_out_of_pictures(tmp_path):
     rows = trine.Experiment(folder).rows
     assert [row["memory_verdict"] for row in rows] == ["fits", "does not fit"]
     picture = run("plot", folder, "x=micro_batch", "y=step_time_s", "--output", tmp_path / "a.svg")
-    assert "1 point left out: the job does not fit in memory" in picture.output
-    assert "1 point left out" in (tmp_path / "a.svg").read_text()
+    assert "hollow: 1 point whose job does not fit in memory" in picture.output
+    assert "hollow: 1 point" in (tmp_path / "a.svg").read_text()
     other = run("plot", folder, "x=micro_batch", "y=compute", "--output", tmp_path / "b.svg")
     assert other.exit_code == 2
 

@@ -232,7 +232,7 @@ def test_the_picture_shows_the_front_and_the_best(found, tmp_path):
     axes = figure.axes[0]
     line = axes.lines[0]
     assert list(line.get_ydata()) == [each.per_gpu for each in found.front]
-    assert axes.get_xlabel() == "tokens/s per user (1 / TPOT)"
+    assert axes.get_xlabel() == "tokens per second of one user (1 / TPOT)"
     assert (tmp_path / "front.png").stat().st_size > 10_000
 
 

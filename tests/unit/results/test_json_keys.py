@@ -95,6 +95,7 @@ LINES = {
         "eidolon sweep gemv-allreduce --rows 64 --cols 128 --wakeup 0:20us:10us",
         "eidolon sweep gemv-allreduce --rows 64 --cols 128 --issue-seed 1,2",
     ],
+    "doctor": ["doctor"],
     "check": [
         "check {inputs}/slow.log --cluster dgx-h100",
         "check {inputs}/nccl.log --cluster dgx-h100",

@@ -36,7 +36,7 @@ def draw_waiting(title: str, acquires_ps: Spans, landed_ps: Int64, now_ps: int) 
     spans = acquires_ps[acquires_ps[:, 0] >= 0]
     ends = np.where(spans[:, 1] < 0, now_ps, spans[:, 1])
     _steps(axes, spans[:, 0], ends, now_ps)
-    axes.set_xlabel("time, us")
+    axes.set_xlabel("time (µs)")
     axes.set_ylabel("wavefronts that wait", color=COLOURS[0])
     _counts_from_0(axes)
     write_axes = axes.twinx()
@@ -44,7 +44,9 @@ def draw_waiting(title: str, acquires_ps: Spans, landed_ps: Int64, now_ps: int) 
     write_axes.step(np.append(0, landed), np.arange(len(landed) + 1), where="post", color=COLOURS[3], lw=1)
     write_axes.set_ylabel("writes of peers that have landed", color=COLOURS[3])
     _counts_from_0(write_axes)
-    axes.set_title(title, fontsize=9)
+    axes.set_title(title, fontsize=9, loc="left", wrap=True)
+    axes.spines["top"].set_visible(False)
+    write_axes.spines["top"].set_visible(False)
     return figure
 
 

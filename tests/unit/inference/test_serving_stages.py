@@ -1,0 +1,42 @@
+"""Do the stages of a served pipeline share its layers as vLLM does, and sum to the step?"""
+
+import pytest
+
+import trine
+from trine.inference.deployment import resolve, step_timer
+from trine.inference.job import ServingJob, ServingLayout
+from trine.inference.steps import HEAD, Step, StepTimer
+
+
+def timer_of(pp: int) -> StepTimer:
+    job = ServingJob(
+        model="llama-3-8b", cluster="dgx-h100", input_tokens=1024, output_tokens=128, batch=8,
+        layout=ServingLayout(pp=pp),
+    )  # fmt: skip
+    return step_timer(resolve(job))
+
+
+def test_stages_sum_to_the_step_and_the_last_has_the_head():
+    timer, step = timer_of(5), Step(8, 1000.0)
+    time, stages = timer.time(step), timer.stages_us(step)
+    assert sum(stages) == pytest.approx(time.us, rel=1e-12)
+    layer_us = (time.us - time.parts[HEAD]) / 32
+    assert [us / layer_us for us in stages[:-1]] == pytest.approx([6, 6, 7, 7])
+    assert stages[-1] == pytest.approx(6 * layer_us + time.parts[HEAD])
+
+
+def test_a_round_is_bound_by_the_slowest_stage():
+    timer, step = timer_of(2), Step(8, 1000.0)
+    assert timer.round_us(step) == pytest.approx(2 * timer.stages_us(step)[-1])
+    assert timer.round_us(step) > timer.time(step).us
+    single = timer_of(1)
+    assert single.round_us(step) == single.time(step).us
+
+
+def test_a_pipeline_costs_bubbles_in_a_closed_loop():
+    """Equal GPUs and load: the pipeline's rate is below that of copies on one GPU each, and its latency is longer."""
+    common = {"cluster": "dgx-h100", "input_tokens": 1024, "output_tokens": 128, "concurrency": 64}
+    single = trine.infer("llama-3-8b", **common | {"concurrency": 32})
+    piped = trine.infer("llama-3-8b", pp=2, **common)
+    assert piped.tokens_per_s_per_gpu.value < single.tokens_per_s_per_gpu.value
+    assert piped.end_to_end_s.value > single.end_to_end_s.value
