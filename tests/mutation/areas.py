@@ -189,6 +189,8 @@ AREAS = {
          "unit/cli/test_cli_infer.py", "unit/cli/test_cli_serving.py"),
         compiled=False,
     ),
+    "live": Area(("live/*.py",), ("unit/live/*",), compiled=False),
+    "report": Area(("report/*.py",), ("unit/report/*",), compiled=False),
     "decide": Area(
         ("decide/*.py",),
         ("unit/decide/*", "closed_form/test_goodput.py"),

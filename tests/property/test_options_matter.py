@@ -195,6 +195,7 @@ def logs_and_tables(folder: Path) -> None:
     (folder / "both.log").write_text(log(rows) + log(rows, "all_gather"))
     (folder / "even.csv").write_text("0,1048576\n1048576,0\n")
     (folder / "skewed.csv").write_text("0,1048576\n8388608,0\n")
+    make(folder, "collective all_reduce --size 1M --cluster dgx-h100 --json {tmp}/answer.json")
 
 
 def racy_plan(folder: Path) -> None:

@@ -17,8 +17,21 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from trine.cli.commands import GROUPS, below, find
 from trine.cli.help import command_page, group_page, has_colour
+from trine.cli.live import answer_live
 from trine.cli.output import reports_errors
-from trine.cli.parameters import CommandParameter, all_parameters, runner, varied_parameters, words_of
+from trine.cli.parameters import (
+    LIVE,
+    REPORT,
+    CommandParameter,
+    all_parameters,
+    live_parameters,
+    report_parameters,
+    runner,
+    varied_parameters,
+    words_of,
+)
+from trine.cli.report_target import ReportTarget
+from trine.cli.reports import answer_reported, repeated_line
 from trine.common import not_modelled as absent
 from trine.common._version import __version__
 from trine.common.not_modelled import not_modelled
@@ -299,6 +312,10 @@ def _completion(ctx: click.Context, param: click.Parameter, is_asked: bool) -> N
         ctx.exit()
 
 
+#: Key of the typed words in a context of click.
+_TYPED = "trine.typed"
+
+
 class _Page(click.Command):
     """A command with a custom help page in panels."""
 
@@ -306,6 +323,7 @@ class _Page(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the words of a command line. Raises UsageError for an option with one value that is given twice."""
+        ctx.meta[_TYPED] = tuple(args)
         if not ctx.resilient_parsing:
             opts = [each for each in self.make_parser(ctx).parse_args(list(args))[2] if isinstance(each, click.Option)]
             repeated = next((each for each in opts if not each.multiple and opts.count(each) > 1), None)
@@ -322,22 +340,34 @@ def single(function: Callable[..., Any], words: str, program: str = "trine") -> 
     """Build a click command with the name ``words`` from one function. Only trine's commands vary their options."""
     parameters = all_parameters(function)
     names = words_of(function)
-    run = reports_errors(runner(function), names)
+    run = runner(function)
     varied = varied_parameters(words, parameters) if program == "trine" else ()
+    reported = report_parameters(words, parameters)
+    live = live_parameters(words)
 
     def invoke(**typed: Any) -> None:
         vary = {}
         for each in varied:
             if (value := typed.pop(each.name)) not in (None, ()):
                 vary[each.name] = value
+        path = typed.pop(REPORT.name) if reported else None
+        is_live = typed.pop(LIVE.name) if live else False
+        command: Callable[..., Any] = run
+        options = {each.name: _value_or_default(each, typed[each.name]) for each in parameters}
         if vary:
             from trine.cli.vary import answer_varied
 
-            reports_errors(partial(answer_varied, words, parameters, typed, vary), names)()
-            return
-        run(**{parameter.name: _value_or_default(parameter, typed[parameter.name]) for parameter in parameters})
+            command, options = partial(answer_varied, words, parameters, typed, vary), {}
+        given = click.get_current_context().meta[_TYPED]
+        if is_live:
+            command = partial(answer_live, words, given, command)
+        if path is not None:
+            line = repeated_line(words, given)
+            command = partial(answer_reported, ReportTarget(path, line), command)
+        reports_errors(command, names)(**options)
 
-    page = _Page(words.split()[-1], callback=invoke, params=[_parameter(each) for each in (*parameters, *varied)],
+    every = (*parameters, *reported, *live, *varied)
+    page = _Page(words.split()[-1], callback=invoke, params=[_parameter(each) for each in every],
                  context_settings=_SETTINGS)  # fmt: skip
     page.page = partial(command_page, words, function, program=program)
 

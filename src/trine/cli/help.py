@@ -59,10 +59,11 @@ def command_page(
     words: str, function: Callable[..., Any], colour: bool = False, is_all: bool = False, program: str = "trine"
 ) -> str:
     """Return the page of one command, with its most common options or all of them."""
-    from trine.cli.parameters import all_parameters, varied_parameters
+    from trine.cli.parameters import all_parameters, live_parameters, report_parameters, varied_parameters
 
     parameters = all_parameters(function)
     varied = varied_parameters(words, parameters) if program == "trine" else ()
+    reported = (*report_parameters(words, parameters), *live_parameters(words))
     about, _, example = (function.__doc__ or "").strip().partition("Example: ")
     usage = " ".join(_usage(item) for item in parameters if item.option.is_argument)
     common = COMMON.get(words, ())
@@ -70,7 +71,7 @@ def command_page(
     if not is_all and len(parameters) > MAX_LISTED:
         listed = [item for item in parameters if item.option.is_argument or item.long.removeprefix("--") in common]
     limit = None if is_all else 1
-    rows = [_row(item) for item in (*listed, *varied[:limit])]
+    rows = [_row(item) for item in (*listed, *reported, *varied[:limit])]
     rows.append(HelpRow("Output", " ".join(_HELP[0]), "", _HELP[1]))
     if not is_all and (hidden := len(parameters) - len(listed) + len(varied[1:])):
         rows.append(HelpRow("Output", "--help-all", "", f"Show {hidden} more options."))

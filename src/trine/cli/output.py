@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from trine.cli.help import RED, has_colour, painted
 from trine.cli.output_files import check_outputs
+from trine.cli.report_target import ReportTarget, report_target
 from trine.cli.streams import want_stdout
 from trine.common.inputs import can_be_named, forget_inputs, was_read
 from trine.common.units import MAX_GPUS
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from trine.parallel.plan import Plan
     from trine.results import Result
     from trine.results.report import Report, Row
+    from trine.results.run import TaskRun
     from trine.training.options import SimulateOptions
 
     #: Workload, layout and options of a step.
@@ -283,14 +285,20 @@ def show_table(
     Console(file=stream, highlight=False, markup=False).print(table)
 
 
-def write_json(answer: Report | Mapping[str, object], target: str | None, command: str, schema: str = "") -> None:
-    """Write an answer in its envelope to a file, as :func:`writes`, or to stdout for ``-``.
+def write_json(
+    answer: Report | Mapping[str, object],
+    target: str | None,
+    command: str,
+    schema: str = "",
+    run: TaskRun | None = None,
+) -> None:
+    """Write an answer in its envelope to a file, as :func:`writes`, or to stdout for ``-``; and its ``--report``.
 
     command: its words, such as ``cluster show``. schema: the name of the answer's form if it is not a Report; "" for
-    the command's words joined, ``cluster-show``.
+    the command's words joined, ``cluster-show``. run: the run behind an answer that is not a Report.
     """
-    records = _records.get()
-    if target is None and records is None:
+    records, report = _records.get(), report_target()
+    if target is None and records is None and report is None:
         return
     from trine.results.report import Report, envelope
 
@@ -300,7 +308,10 @@ def write_json(answer: Report | Mapping[str, object], target: str | None, comman
         records.append(answer.record() if isinstance(answer, Report) else answer)
         return
     document = envelope(content, form, command)
-    assert target is not None
+    if report is not None:
+        _write_report(answer, document, run, report)
+    if target is None:
+        return
     if target == "-":
         want_stdout()
         print(json.dumps(document, indent=2, allow_nan=False), flush=True)
@@ -310,6 +321,18 @@ def write_json(answer: Report | Mapping[str, object], target: str | None, comman
     with writes():
         keep_input(target)
         write(target, document)
+
+
+def _write_report(
+    answer: Report | Mapping[str, object], document: Mapping[str, object], run: TaskRun | None, target: ReportTarget
+) -> None:
+    """Write the report of an answer. document: its JSON with its envelope. run: the run behind it, None if unknown."""
+    from trine.report.answers import write_answer
+
+    def write(path: str) -> None:
+        write_answer(answer, path, document=document, command=target.line, run=run)
+
+    written(target.path, write, "report written to {}")
 
 
 def write_files(result: Result, perfetto: str | None, parquet: str | None, timeline: str | None) -> None:

@@ -19,8 +19,21 @@ if TYPE_CHECKING:
     StepRequest = tuple[str, Plan, SimulateOptions]
 
 
+#: The file of ``--report`` of commands that answer; ``report`` alone is the folder of ``validate``.
+REPORT_FILE = "report_file"
+_NAMES = {REPORT_FILE: "--report"}
 #: Parameters of commands that name output files, pictures, folders, and prefixes of file names.
-FILES = ("json", "csv", "yaml", "output", "perfetto", "inside_perfetto", "detail_perfetto", "memory_snapshot")
+FILES = (
+    "json",
+    "csv",
+    "yaml",
+    "output",
+    "perfetto",
+    "inside_perfetto",
+    "detail_perfetto",
+    "memory_snapshot",
+    REPORT_FILE,
+)
 PICTURES = ("plot", "plot_noc", "timeline")
 FOLDERS = ("parquet", "report")
 PREFIXES = ("chakra",)
@@ -44,7 +57,7 @@ def check_outputs(options: Mapping[str, object]) -> None:
         target = options.get(name)
         if not isinstance(target, str) or (name == "json" and target == STDOUT):
             continue
-        option = f"--{name.replace('_', '-')}"
+        option = _NAMES.get(name, f"--{name.replace('_', '-')}")
         if not target:
             raise InputError(f"{option} names no file")
         if target == STDOUT:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, is_dataclass, replace
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
 
+from trine.cli.commands import PREPARE, find
 from trine.cli.options import OPTIONS, OUTPUT, WORDS, Option
 from trine.common.arguments import options_of
 from trine.errors import InputError
@@ -254,6 +255,36 @@ def varied_parameters(words: str, parameters: Iterable[CommandParameter]) -> tup
     if words not in _UNVARIED and any(each.name == "json" for each in parameters):
         return VARIED
     return ()
+
+
+#: The option of every command that answers, besides those of VARIED.
+REPORT = CommandParameter(
+    name="report", field="report", kind=str, option=Option("Write a report: one HTML file.", "FILE", OUTPUT)
+)  # fmt: skip
+
+
+#: The option of commands that may run for long, and these commands.
+LIVE_COMMANDS = (
+    "train", "plan", "size", "sweep", "collective", "kernel run", "eidolon run", "eidolon sweep", "chakra run", "hop",
+)  # fmt: skip
+LIVE = CommandParameter(
+    name="live", field="live", kind=bool, default=False,
+    option=Option("Show and steer the run on a page of this machine; its address is on stderr.", panel=OUTPUT),
+)  # fmt: skip
+
+
+def report_parameters(words: str, parameters: Iterable[CommandParameter]) -> tuple[CommandParameter, ...]:
+    """Return ``--report`` for commands that answer: they write JSON, prepare nothing, and have no such option."""
+    names = {each.name for each in parameters}
+    command = find(words)
+    if "json" not in names or "report" in names or command is None or command.panel == PREPARE:
+        return ()
+    return (REPORT,)
+
+
+def live_parameters(words: str) -> tuple[CommandParameter, ...]:
+    """Return ``--live`` for commands that may run for long."""
+    return (LIVE,) if words in LIVE_COMMANDS else ()
 
 
 def words_of(function: Callable[..., Any]) -> dict[str, str]:

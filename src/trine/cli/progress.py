@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
 
-from trine.common.observer import observing
+from trine.common.observer import current_observer, observing
 from trine.errors import safe
 
 
@@ -34,6 +34,9 @@ class ProgressLine:
 
     def __call__(self, done: int, total: int, now_ps: int) -> None:
         """Report progress; the callback of :func:`trine.engine.run`."""
+        control = current_observer().control
+        if control is not None:
+            control.progress(done, total, now_ps)
         now = time.monotonic()
         self._see(now, done)
         elapsed = now - self._began
@@ -83,6 +86,9 @@ class ProgressLine:
 
     def queue(self, sentence: str) -> None:
         """Queue a sentence about completed work; it is printed if the run takes long or is interrupted."""
+        control = current_observer().control
+        if control is not None:
+            control.stage(sentence)
         self._stages.append(sentence)
         if time.monotonic() - self._began >= self.SILENT_S:
             self._say_stages()
@@ -95,6 +101,9 @@ class ProgressLine:
 
     def compiling(self) -> None:
         """Explain the long first run."""
+        control = current_observer().control
+        if control is not None:
+            control.stage("compiling kernels")
         self._end_line()
         print("compiling kernels (first run on this machine only, about 5 to 20 s) ...", file=sys.stderr, flush=True)
 

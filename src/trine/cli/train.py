@@ -294,7 +294,7 @@ def train(
     for section in sections:
         section.answer(step, answer.whole, json, brief)
         content |= section.document()
-    write_json(content, json, "train", result.SCHEMA)
+    write_json(content, json, "train", result.SCHEMA, run=result)
     write_files(result, perfetto, parquet, timeline)
     for section in sections:
         section.write()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 #: Called a few times per second with (finished work, total work, simulated time in ps).
 Progress: TypeAlias = Callable[[int, int, int], None]
@@ -19,6 +19,26 @@ OnStage: TypeAlias = Callable[[str], None]
 PROGRESS_S = 0.25
 
 
+#: State of a running simulation as plain data, computed when somebody asks; the argument is the rank asked for, or -1.
+View: TypeAlias = Callable[[int], dict[str, Any]]
+
+
+class Control(Protocol):
+    """What steers a run from outside: the live page."""
+
+    def chunk(self, most: int, view: View) -> int:
+        """Return how many events may run next, at most ``most``; wait while the run is paused.
+
+        Raises KeyboardInterrupt if the run is to stop.
+        """
+
+    def progress(self, done: int, total: int, now_ps: int) -> None:
+        """Take the progress of the run; wait while it is paused. Raises KeyboardInterrupt if it is to stop."""
+
+    def stage(self, sentence: str) -> None:
+        """Take the name of the stage that begins."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observer:
     """Callbacks of the runs in a context. on_job: called with the rank programs of a job before they run."""
@@ -27,6 +47,7 @@ class Observer:
     on_compile: OnCompile | None = None
     on_stage: OnStage | None = None
     on_job: Callable[[Any], None] | None = None
+    control: Control | None = None
 
 
 _NOBODY = Observer()
@@ -44,6 +65,7 @@ def observing(
     on_compile: OnCompile | None = None,
     on_stage: OnStage | None = None,
     on_job: Callable[[Any], None] | None = None,
+    control: Control | None = None,
 ) -> AbstractContextManager[None]:
     """Call these callbacks during the runs in this context; the outer context's callbacks remain in place of None."""
     outer = _OBSERVER.get()
@@ -51,7 +73,10 @@ def observing(
     compile_now = outer.on_compile if on_compile is None else on_compile
     stage_now = outer.on_stage if on_stage is None else on_stage
     job_now = outer.on_job if on_job is None else on_job
-    inner = Observer(progress=progress_now, on_compile=compile_now, on_stage=stage_now, on_job=job_now)
+    control_now = outer.control if control is None else control
+    inner = Observer(
+        progress=progress_now, on_compile=compile_now, on_stage=stage_now, on_job=job_now, control=control_now
+    )
     return _reporting_to(inner)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ from trine.engine._tasks import gather, prepare, restore_tasks
 from trine.engine.circuit_model import CircuitModel
 from trine.engine.circuits import on_circuit, ranks_of
 from trine.engine.describe import describe_task, faster_than_full
+from trine.engine.live_view import view_of_tasks
 from trine.engine.models import Network
 from trine.engine.validate import software_latency_ps
 from trine.errors import InputError, SimulationError
@@ -108,12 +110,15 @@ def proceed(
 def drive(state: EngineState, graph: TaskGraph) -> None:
     """Process events until no event remains or a held task becomes ready."""
     clock, progress = state.clock, current_observer().progress
+    control, budget = current_observer().control, BUDGET
     reported = monotonic()
     status = -1
     while status not in (_state.FINISHED, _state.HELD_BACK):
+        if control is not None:
+            budget = control.chunk(BUDGET, partial(view_of_tasks, state.work, state.network, clock, graph))
         circuits = None if state.circuits is None else for_kernel(state.circuits)
         bundles = for_kernel(state.work), for_kernel(state.network), circuits
-        status = int(advance(state.model, *bundles, *_events(state), BUDGET))
+        status = int(advance(state.model, *bundles, *_events(state), budget))
         if status == _state.FLOWS_FULL:
             _grow_flows(state)
         elif status == _state.HEAP_FULL:

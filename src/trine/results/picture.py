@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import io
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from trine.common.outputs import save_figure
 from trine.errors import InputError, MissingExtraError
 
+#: Dots per inch of a thumbnail: half a screen wide.
+THUMBNAIL_DPI = 60
 ENDINGS = (".png", ".svg", ".pdf")
 #: Okabe and Ito, 2008: distinguishable for colour-blind readers.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#999999")
@@ -47,6 +52,14 @@ def log_scale(axes: Any) -> None:
     axes.yaxis.set_major_locator(ticker.LogLocator(base=10, subs=(1, 2, 5) if high < 1e5 * low else (1,)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("")
+
+
+def thumbnail(figure: Any, name: str) -> str:
+    """Return a small picture as an HTML image with its bytes inside. name: what it shows, for readers who hear it."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=THUMBNAIL_DPI)
+    encoded = base64.b64encode(content.getvalue()).decode()
+    return f'<img alt="{escape(name, quote=True)}" src="data:image/png;base64,{encoded}"/>'
 
 
 def save(figure: Any, path: str | Path) -> None:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from trine.common import shown
 from trine.common._version import __version__
 from trine.common.evidence import Evidence
+from trine.common.plugins import load_target
 from trine.common.units import PS_PER_S
-from trine.errors import InputError, nearest
+from trine.errors import InputError, MissingExtraError, nearest
 from trine.results import frames, picture
 from trine.results.text import first_screen
 
@@ -134,6 +135,14 @@ class Report(ABC):
         write_packets(timeline.packets, Path(path))
         return timeline.notes
 
+    def to_report(self, path: str | Path) -> None:
+        """Write a report: one HTML file that opens from disk. Raises InputError if it cannot be written."""
+        load_target("trine.report.answers:write_answer")(self, path)
+
+    def report(self, height_px: int = 640) -> Any:
+        """Return the report as an object that a notebook shows below the cell. height_px: of its frame."""
+        return load_target("trine.report.answers:inline")(self, height_px)
+
     def plot(self, what: str | Path | None = None, *, path: str | Path | None = None, **options: Any) -> Any:
         """Draw the result, and write the picture to ``path`` (PNG, SVG or PDF) if given; return matplotlib's figure.
 
@@ -166,10 +175,22 @@ class Report(ABC):
             rows = []
         return shown.page(
             self.headline,
+            self._thumbnail(),
             shown.table(name, rows),
             shown.folded("evidence", evidence),
             shown.folded("notes", self.notes),
         )
+
+    def _thumbnail(self) -> str:
+        """Return the default picture, small, as HTML; "" without matplotlib, or if it needs choices or is missing."""
+        name = next(iter(self.pictures()), "")
+        if not name:
+            return ""
+        try:
+            figure = self.plot(name)
+        except (InputError, MissingExtraError, TypeError):
+            return ""
+        return picture.thumbnail(figure, name)
 
     def _tables(self) -> dict[str, Table]:
         tables = {name: rows for name, rows in self.tables().items() if rows}

@@ -89,17 +89,25 @@ def bubble_gaps(graph: TaskGraph, pauses: Intervals, active: Activity, reasons: 
     return in_bubble
 
 
+def causes(graph: TaskGraph, records: Records, released_by: Int64) -> Int64:
+    """Return the task that each task waited for last, or -1: int64[tasks].
+
+    It is the previous task on the stream if the task waited for its stream, else the predecessor that released it.
+    """
+    before = _previous_on_stream(graph)
+    on_stream = (records.start_ps > records.ready_ps) & (before >= 0)
+    cause: Int64 = np.where(on_stream, before, released_by)
+    return cause
+
+
 def critical_path(graph: TaskGraph, records: Records, released_by: Int64) -> list[int]:
     """Return the tasks on the critical path, last first.
 
-    It starts at the first of the tasks that end last. Each step goes to the previous task on the stream if the task
-    waited for its stream, else to the predecessor that released it. The path includes joins.
+    It starts at the first of the tasks that end last. Each step goes to the task's cause. The path includes joins.
     """
     if not graph.num_tasks:
         return []
-    before = _previous_on_stream(graph)
-    on_stream = (records.start_ps > records.ready_ps) & (before >= 0)
-    cause = np.where(on_stream, before, released_by)
+    cause = causes(graph, records, released_by)
     path, task = [], int(np.argmax(records.end_ps))
     while task >= 0:
         path.append(task)

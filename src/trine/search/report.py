@@ -226,8 +226,10 @@ class PlanSearch(Report):
     def evidence(self) -> tuple[Evidence, ...]:
         """The bounds that pruned layouts, and the simulation of the others."""
         return (
-            Evidence("modelled", "layouts", f"{self.num_simulated} simulated as by trine train"),
-            Evidence("modelled", "pruning", self.screen or "lower bounds of time and memory from three layers"),
+            Evidence("layouts", "modelled", f"{self.num_simulated} simulated as by trine train"),
+            Evidence(
+                "layouts not simulated", "modelled", self.screen or "lower bounds of time and memory from three layers"
+            ),
         )
 
     def document(self) -> Row:

@@ -46,6 +46,7 @@ RESULTS: dict[str, Callable[[], Report]] = {
     "compare_fidelity": lambda: trine.compare_fidelity("all_reduce", [1 << 12], cluster()),
     "run_eidolon": replay,
     "hop": lambda: trine.hop("vgg13-h100-b128", trine.HopProtocol(iterations=3), cluster=cluster()),
+    "plan": lambda: trine.plan("llama-3.2-1b,layers=2", cluster="dgx-h100", gpus=2, global_batch=4, workers=1),
     "overlap_range": lambda: trine.overlap_range("vgg13-h100-b128", trine.Plan(dp=4), cluster=cluster()),
 }
 
@@ -118,7 +119,7 @@ def test_results_are_html_without_what_is_not_escaped(name):
     found = RESULTS[name]()
     page = read(found._repr_html_())
     assert found.headline in page.words
-    assert page.seen <= {"div", "p", "b", "table", "caption", "tr", "th", "td", "details", "summary", "ul", "li"}
+    assert page.seen <= {"div", "p", "b", "img", "table", "caption", "tr", "th", "td", "details", "summary", "ul", "li"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,66 @@
+"""Pages from answers: which page belongs to which schema of JSON."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+from trine.common.inputs import read_text
+from trine.common.spec import parse_json
+from trine.errors import InputError
+from trine.report.collective import collective_page
+from trine.report.generic import generic_page
+from trine.report.inside_gpu import inside_gpu_page
+from trine.report.layouts import plan_page
+from trine.report.page import Page
+from trine.report.reading import Document, text
+from trine.report.run_blocks import NO_RUN, RunBlocks
+from trine.report.serving import infer_page, serving_plan_page
+from trine.report.sizing import size_page
+from trine.report.sweeps import sweep_page
+from trine.report.training import training_page
+
+#: The largest answer that is read.
+MAX_ANSWER_BYTES = 256 * 2**20
+
+PageMaker = Callable[[Document, str], Page]
+
+#: The page of each schema (``trine/NAME/1``) besides ``result``; other answers have the generic page.
+PAGES: dict[str, PageMaker] = {
+    "collective": collective_page,
+    "loadstore-collective": inside_gpu_page,
+    "loadstore": inside_gpu_page,
+    "eidolon": inside_gpu_page,
+    "plan": plan_page,
+    "size": size_page,
+    "infer": infer_page,
+    "plan-serve": serving_plan_page,
+    "experiment": sweep_page,
+}
+
+
+def page_of(document: Document, *, headline: str = "", command: str = "", run: RunBlocks = NO_RUN) -> Page:
+    """Return the page of an answer.
+
+    document: its JSON, with the envelope. headline: its first line, for answers without a page of their own. command:
+    the command line that repeats it. run: blocks that are not in the JSON.
+    """
+    schema = schema_of(document)
+    if schema == "result":
+        return training_page(document, command, run)
+    maker = PAGES.get(schema)
+    return generic_page(document, headline, command) if maker is None else maker(document, command)
+
+
+def schema_of(document: Document) -> str:
+    """Return the name of an answer's schema; "" if it is no answer of trine."""
+    parts = text(document, "schema").split("/")
+    return parts[1] if len(parts) == 3 and parts[0] == "trine" else ""
+
+
+def read_answer(path: str | os.PathLike[str]) -> Document:
+    """Read an answer written with ``--json``. Raises InputError for any other file."""
+    content = parse_json(read_text(path, MAX_ANSWER_BYTES, InputError), os.fspath(path))
+    if not isinstance(content, Mapping) or not schema_of(content):
+        raise InputError("is no answer of trine: write one with --json FILE", file=path)
+    return content
