@@ -2,14 +2,16 @@
 
     python benchmarks/precision_rows.py [--kind dense|moe|lora] [--write] [ROW ...]
 
---write stores their likely ranges in src/trine/presets/measured/training/kinds.yaml: the quantiles of measured /
-predicted, one vote a group.
+--write stores their likely ranges in src/trine/presets/measured/training/kinds.yaml, the quantiles of measured /
+predicted, and their errors in precision_errors.yaml, which trine validate training shows; one vote a group.
 
 Rows: precision_rows.csv, facts of NVIDIA/dgxc-benchmarking (MIT), NeMo-Framework-Launcher, NVIDIA-NeMo/NeMo and
 Megatron-Bridge (Apache-2.0), each with its source; nothing was fitted on them. One scale of each group is compared.
-Open in the sources: rank and targets of LoRA (32, all products assumed), lengths of the packed documents of SQuAD (180
-tokens), the dispatcher of experts where it is not printed (the profile's). FP8 of NeMo to 25.04 is its default of that
-time, delayed scaling.
+Open in the sources: rank and targets of LoRA (32, all products assumed), lengths of the packed documents of SQuAD
+(180 tokens), the dispatcher of experts where it is not printed (the profile's). FP8 of NeMo to 25.04 is its default
+of that time, delayed scaling. Columns dispatch, graphs and expert_overlap: of the recipe in Megatron-Bridge's
+scripts/performance of the row's version (v0.1.0rc4, v0.2.2; src/megatron/bridge/perf_recipes at 067f987), where it is
+there; empty: the profile's.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ from trine.cluster import load_cluster
 from trine.errors import TrineError
 from trine.parallel.plan import Plan
 from trine.results.headline import KINDS
+from trine.results.precision_errors import TABLE, PrecisionErrors
 from trine.results.text import aligned
+from trine.software.profile import Software, load_software, with_graphs
 from trine.training.run import simulate
 from trine.workload import synthesize
 from validation.bands import HIGH, LOW
@@ -49,6 +53,10 @@ HEAD = """\
 #   low, high: quantiles of measured / predicted among `rows` rows (validation.bands LOW, HIGH), one vote a group;
 #   the predictions are blind: nothing was fitted on these rows (benchmarks/precision_rows.csv, with sources)
 """
+ERRORS_HEAD = """\
+# Errors of the rows of benchmarks/precision_rows.csv by kind and precision, written by benchmarks/precision_rows.py
+# --write: do not edit. Predicted over measured step time, less 1; one vote a group; nothing was fitted on these rows.
+"""
 GPUS = {"H100": "h100-sxm", "GB200": "gb200", "GB300": "gb300", "B200": "b200"}
 
 
@@ -60,21 +68,30 @@ def plan_of(row: dict[str, str]) -> Plan:
     if sizes["pp"] > 1:
         fields["schedule"] = "interleaved" if sizes["virtual_stages"] > 1 else "1f1b"
     if sizes["ep"] > 1:
-        fields["etp"] = int(row["etp"])
+        fields |= {"etp": int(row["etp"]), "dispatch": row["dispatch"] or None}
     if dp > 1:
         fields["sharding"] = "fsdp" if row["fsdp"] else "zero1"
-    return Plan(**fields, sequence_parallel=sizes["tp"] > 1, inputs="none")
+    return Plan(**fields, sequence_parallel=sizes["tp"] > 1, expert_overlap=row["expert_overlap"] == "1", inputs="none")
+
+
+def software_of(row: dict[str, str]) -> Software:
+    """Return the profile of a row, with the CUDA graphs of its recipe if it names them."""
+    profile = load_software(row["software"])
+    if not row["graphs"]:
+        return profile
+    return with_graphs(profile, [] if row["graphs"] == "none" else row["graphs"].split())
 
 
 def predicted_s(row: dict[str, str]) -> float:
     """Return the predicted step in seconds."""
     precision = None if row["precision"] == "bf16" else row["precision"]
+    software = software_of(row)
     workload = synthesize(
         row["model"], gpu=GPUS[row["gpu"]], sequence=int(row["sequence"]), precision=precision,
-        trainable=row["trainable"] or None, documents=row["documents"] or None, software=row["software"],
+        trainable=row["trainable"] or None, documents=row["documents"] or None, software=software,
     )  # fmt: skip
     cluster = load_cluster(CLUSTERS[row["gpu"]], gpus=int(row["gpus"]))
-    return simulate(workload, plan_of(row), cluster=cluster, software=row["software"]).step_time_s
+    return simulate(workload, plan_of(row), cluster=cluster, software=software).step_time_s
 
 
 @dataclass(frozen=True)
@@ -109,16 +126,43 @@ def compared_rows(kind: str | None, names: list[str]) -> list[Compared]:
     return found
 
 
-def print_errors(rows: list[Compared]) -> None:
-    """Print the errors of each kind and precision, one vote a group."""
+def errors_of(rows: list[Compared]) -> list[PrecisionErrors]:
+    """Return the errors of each kind and precision, one vote a group."""
     errors: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for each in rows:
         errors[each.row["kind"], each.row["precision"]][each.row["group"]].append(each.error)
-    table = [("kind", "precision", "groups", "mean error", "bias")]
+    found = []
     for (kind, precision), groups in sorted(errors.items()):
-        votes = [mean(found) for found in groups.values()]
-        table.append((kind, precision, f"{len(votes)}", f"{mean(map(abs, votes)):.1%}", f"{mean(votes):+.1%}"))
+        votes = [mean(group) for group in groups.values()]
+        found.append(
+            PrecisionErrors.model_validate(
+                {
+                    "kind": kind,
+                    "precision": precision,
+                    "rows": sum(map(len, groups.values())),
+                    "groups": len(votes),
+                    "mean_error": round(mean(map(abs, votes)), 4),
+                    "bias": round(mean(votes), 4),
+                    "worst": round(max(votes, key=abs), 4),
+                }
+            )
+        )
+    return found
+
+
+def print_errors(rows: list[Compared]) -> None:
+    """Print the errors of each kind and precision."""
+    table = [("kind", "precision", "groups", "mean error", "bias", "worst")]
+    for each in errors_of(rows):
+        numbers = f"{each.groups}", f"{each.mean_error:.1%}", f"{each.bias:+.1%}", f"{each.worst:+.1%}"
+        table.append((each.kind, each.precision, *numbers))
     print(*aligned(table, 2), sep="\n")
+
+
+def write_errors(rows: list[Compared]) -> None:
+    """Write the table that ``trine validate training`` shows."""
+    document = {"errors": [each.model_dump() for each in errors_of(rows)]}
+    TABLE.write_text(ERRORS_HEAD + yaml.safe_dump(document, sort_keys=False, width=118))
 
 
 def write_kinds(rows: list[Compared]) -> None:
@@ -149,6 +193,7 @@ def main() -> None:
     print_errors(rows)
     if given.write:
         write_kinds(rows)
+        write_errors(rows)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
-from json_reference import Row, paths, read_rows
+from json_reference import Row, declared_rows, paths, read_rows
 
+__all__ = ["ROWS", "Row", "declared_rows", "documented", "paths", "problems", "row_of"]
 ROWS = read_rows()
 Key = tuple[str, ...]
 

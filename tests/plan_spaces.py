@@ -76,10 +76,15 @@ def is_empty(small: SmallSpace) -> bool:
 
 
 def within_limits(results: dict[Layout, Outcome]) -> dict[Layout, Outcome]:
-    """Return the layouts that fit with a margin, or those that are tight if no other fits."""
+    """Return the layouts that fit with a margin, or those that are tight if no other fits.
+
+    A layout with offload counts only if the same layout lacks a margin without it, as in a search.
+    """
     fitting = {layout: each for layout, each in results.items() if each.fits}
     safe = {layout: each for layout, each in fitting.items() if not each.is_tight}
-    return safe or fitting
+    needed = {layout: each for layout, each in safe.items()
+              if layout.offload == "none" or layout._replace(offload="none") not in safe}  # fmt: skip
+    return needed or fitting
 
 
 def outcomes(small: SmallSpace, layouts: list[Layout]) -> dict[Layout, Outcome]:

@@ -1,4 +1,4 @@
-"""Write the tables of JSON keys into the pages of docs/reference, from json-keys.csv.
+"""Write the tables of JSON keys into the pages of docs/reference, from json-keys.csv and the columns that src declares.
 
     python tools/json_reference.py           # writes the tables between <!-- keys: ANSWER --> and <!-- end -->
     python tools/json_reference.py --check   # fails if a page differs
@@ -6,7 +6,8 @@
 Columns of the CSV: answer (the NAME of the schema trine/NAME/1); keys, separated by commas; unit; meaning; null_if.
 A key is a path: ``ranks[].name`` is ``name`` in each entry of the list ``ranks``, ``tasks.*.end_ps`` is ``end_ps`` in
 each value of the object ``tasks``. A unit ``see ANSWER KEY`` stands for all keys below that key (without KEY: for the
-whole answer). Below a unit ``object of ...`` or ``list of ...`` any keys may follow.
+whole answer). Below a unit ``object of ...`` or ``list of ...`` any keys may follow. A unit ``columns of MODULE:NAME``
+stands for the columns that src declares there (``trine.results.columns.Columns``), below each of the keys.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from trine.common.plugins import load_target
+from trine.results.columns import Column
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
 TABLE = FOLDER / "json-keys.csv"
 BLOCK = re.compile(r"(<!-- keys: ([a-z-]+) -->\n).*?(<!-- end -->)", re.S)
 SEE = re.compile(r"see ([a-z-]+)(?: (\S+))?$")
+DECLARED = re.compile(r"columns of (\S+:\w+)$")
 
 
 class Row(NamedTuple):
@@ -42,12 +47,30 @@ class Row(NamedTuple):
 
 
 def read_rows() -> list[Row]:
-    """Return all rows of the CSV."""
+    """Return all rows of the CSV, with the declared columns in the places that name them."""
+    rows: list[Row] = []
     with TABLE.open(encoding="utf-8", newline="") as file:
-        return [
-            Row(each["answer"], tuple(each["keys"].split(", ")), each["unit"], each["meaning"], each["null_if"])
-            for each in csv.DictReader(file)
-        ]
+        for each in csv.DictReader(file):
+            keys = tuple(each["keys"].split(", "))
+            declared = DECLARED.match(each["unit"])
+            if declared is None:
+                rows.append(Row(each["answer"], keys, each["unit"], each["meaning"], each["null_if"]))
+            else:
+                rows += declared_rows(each["answer"], keys, load_target(declared[1]))
+    return rows
+
+
+def declared_rows(answer: str, places: Sequence[str], columns: Iterable[Column]) -> list[Row]:
+    """Return the rows of declared columns in some places of an answer; columns with one meaning share a row."""
+    alike: dict[tuple[str, str], list[Column]] = {}
+    for column in columns:
+        alike.setdefault((column.meaning, column.null_if), []).append(column)
+    rows = []
+    for (meaning, null_if), group in alike.items():
+        keys = tuple(f"{place}.{column.key}" for place in places for column in group)
+        units = [column.unit for column in group]
+        rows.append(Row(answer, keys, units[0] if len(set(units)) == 1 else ", ".join(units), meaning, null_if))
+    return rows
 
 
 def paths(rows: Sequence[Row], answer: str, below: str = "") -> Iterator[tuple[str, Row]]:

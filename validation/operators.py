@@ -17,6 +17,7 @@ import numpy as np
 
 from trine.cluster.presets import load_gpu
 from trine.common.arrays import Float64
+from trine.common.precision import CASTS
 from trine.compute.tables.convolutions import BENCH_DTYPES, bench_gpus
 from trine.compute.tables.files import known_tables, read_arrays
 from trine.compute.tables.fp32_files import DEEPBENCH, NEUSIGHT, measured
@@ -45,7 +46,7 @@ _PASSES = ("conv, layers", "conv, gradient of the input", "conv, gradient of the
 _MIN_LAYERS = 20
 #: GPUs with float16 GEMMs in DeepBench, and the minimum m, n, k of large GEMMs there.
 _FLOAT16_BENCHED, _LARGE = ("v100", "t4"), 512
-_DTYPES = ("bfloat16", "float8", "float4")
+_DTYPES = ("bfloat16", *CASTS)
 ALL = "all"
 
 

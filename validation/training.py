@@ -14,6 +14,7 @@ from typing import ClassVar, cast
 import numpy as np
 
 from trine.errors import InputError
+from trine.results.precision_errors import precision_errors, precision_lines
 from trine.results.report import Row, Table
 from trine.results.text import aligned
 from trine.software.profile import Software
@@ -115,6 +116,7 @@ class TrainingValidation(StepValidation):
         """Return errors by source, GPU, software and scale, the worst rows with open facts, and the other rows."""
         yield from map(self._group_lines, GROUPS)
         yield from self.tuned_paragraphs()
+        yield precision_lines()
         worst = [line for step in self.worst()[:NUM_WORST] for line in _worst_lines(step)]
         if worst:
             yield ["worst rows", *worst]
@@ -159,6 +161,7 @@ class TrainingValidation(StepValidation):
             "left_out": left_out,
             "apart": apart_rows,
             "not_predicted": not_predicted,
+            "precisions": [each.model_dump() for each in precision_errors()],
         }
 
     def tables(self) -> dict[str, Table]:

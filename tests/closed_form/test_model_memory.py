@@ -3,6 +3,7 @@
 Formulas stand here with the numbers of the published configs: nothing of them is read from trine.
 """
 
+import math
 from fractions import Fraction
 from functools import cache
 from itertools import product
@@ -283,3 +284,22 @@ def test_a_model_adds_the_flops_of_products_and_of_each_layer():
     full, window = 1000 * 1001 // 2, 128 * 129 // 2 + 872 * 128
     pairs = 12 * (full + window) * 64 * 2 * 64
     assert preset("gpt-oss-20b").forward_flops(1000) == 2 * products * 1000 + 2 * pairs
+
+
+@pytest.mark.parametrize(("tokens", "chunk"), [(6, 2), (5, 2), (4, 4), (3, 8)])
+def test_unfused_mamba2_multiplies_the_tokens_of_a_chunk_the_states_of_all_chunks_and_the_padding(tokens, chunk):
+    """Products counted one by one, two operations each: transformers' code without fused kernels."""
+    heads, head_size, state, groups, conv = 3, 5, 7, 1, 4
+    mixer = Mamba2(heads=heads, head_size=head_size, state=state, groups=groups, conv=conv, chunk=chunk)
+    chunks = math.ceil(tokens / chunk)
+    pairs = chunks * chunk * chunk * heads  # of tokens of one chunk, the last one padded
+    among = sum(1 for _ in product(range(pairs), range(state))) + sum(
+        1 for _ in product(range(pairs), range(head_size))
+    )
+    written_and_read = 2 * chunks * chunk * heads * head_size * state
+    between = sum(heads * head_size * state for _ in product(range(chunks + 1), range(chunks + 1)))
+    features = heads * head_size + 2 * groups * state
+    outputs = tokens + conv - 1  # a causal convolution, padded by conv - 1 tokens
+    edges = features * conv * outputs - features * conv * tokens
+    assert mixer.context_flops(tokens, is_eager=True) == 2 * (among + written_and_read + between + edges)
+    assert mixer.context_flops(tokens) == 4 * tokens * heads * head_size * state

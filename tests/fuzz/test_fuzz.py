@@ -75,6 +75,33 @@ def test_every_command_is_searched():
     assert sorted(left) == sorted(LEFT_OUT)
 
 
+GOOD = {"code": 2, "stderr": "error: a.yaml: is wrong\n", "stdout": "", "traceback": ""}
+FAULTS = {
+    "died": {"died": 11},
+    "memory": {"peak": 1 << 40},
+    "hang": {"cpu_seconds": 1000.0},
+    "traceback": {"traceback": 'File "x"\nValueError: no'},
+    "traceback: on stderr": {"stderr": "Traceback (most recent call last)\nValueError: no\n"},
+    "code": {"code": -11},
+    "message: 2 lines": {"stderr": "error: a.yaml: is wrong\nand more\n"},
+    "message: 4": {"stderr": f"error: a.yaml: {'a' * 400}\n"},
+    "message: not printable": {"stderr": "error: a.yaml: \x07\n"},
+    "message: stdout before": {"stdout": "half an answer"},
+    "message: does not name a.yaml": {"stderr": "error: a file is wrong\n"},
+}
+
+
+def test_an_answer_without_a_fault_is_good():
+    assert fault(Case(("check", "a.yaml"), {"a.yaml": b""}, "a.yaml"), GOOD) is None
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_kind_of_fault_is_found(name):
+    found = fault(Case(("check", "a.yaml"), {"a.yaml": b""}, "a.yaml"), GOOD | FAULTS[name])
+    assert found is not None
+    assert found.startswith(name)
+
+
 def search(cases, first_seed, tmp_path):
     found = Search(Path(os.environ.get("TRINE_FUZZ_FOUND", tmp_path)))
     found.run(first_seed, cases=cases)

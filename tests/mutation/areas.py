@@ -201,6 +201,10 @@ AREAS = {
         ("unit/formats/*", "property/test_chakra*", "property/test_infragraph*", "property/test_import*",
          "crosscheck/test_chakra*", "crosscheck/test_infragraph*"),
     ),
+    "runs": Area(
+        ("runs/*.py", "results/kineto.py"),
+        ("unit/runs/*", "closed_form/test_run_replay.py", "crosscheck/test_generated_runs.py"),
+    ),
     "check-logs": Area(("check/*.py",), ("unit/check/*", "unit/*/test_check*", "oracle/test_check*")),
     "cluster": Area(
         ("cluster/*.py", "cluster/*/*.py"),

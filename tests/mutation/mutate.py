@@ -251,6 +251,7 @@ def too_slow(_signal: int, _frame: Any) -> None:
 
 def clear_caches() -> None:
     """Clear the caches of functions of the source and the tests, which were filled without a change."""
+    gc.unfreeze()
     for found in gc.get_objects():
         if type(found) is functools._lru_cache_wrapper:
             code = getattr(found.__wrapped__, "__code__", None)
@@ -258,11 +259,13 @@ def clear_caches() -> None:
                 found.cache_clear()
 
 
-def put_in_place(code: CodeType) -> None:
-    """Give every function that has the code of this place the changed code."""
-    for found in gc.get_objects():
-        if type(found) is FunctionType and place_of(found.__code__) == place_of(code):
-            found.__code__ = code
+def functions_of(code: CodeType) -> list[FunctionType]:
+    """Return the functions of a code's place. Raises LookupError if there are none: a change would stay unseen."""
+    gc.unfreeze()  # tests/conftest.py hides all objects from the collector, and so from this search
+    found = [f for f in gc.get_objects() if type(f) is FunctionType and place_of(f.__code__) == place_of(code)]
+    if not found:
+        raise LookupError(f"no function is at {place_of(code)}")
+    return found
 
 
 def in_child(budget_s: float, target: Any, *arguments: Any) -> Any:
@@ -297,7 +300,8 @@ def in_child(budget_s: float, target: Any, *arguments: Any) -> Any:
 
 
 def show(session: Session, code: CodeType, tests: Sequence[str]) -> str:
-    put_in_place(code)
+    for function in functions_of(code):
+        function.__code__ = code
     return session.first_failure(tests)
 
 
@@ -337,6 +341,7 @@ def judge(mutant: Mutant, session: Session, most_s: float, only_some: bool) -> d
             break
         chosen.append(test)
     if near:
+        functions_of(code)  # raises here, since an error in the child would count as a kill
         failed = in_child(min(budget, most_s), show, session, code, chosen)
     elif code is not None and only_some:
         failed = ""  # another test may call it

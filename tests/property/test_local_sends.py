@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from schedule_runs import CASES, WITH_PARAMETERS, schedule_of
 
 from trine.collectives import make_schedule
+from trine.collectives.algorithm import Algorithm
 from trine.collectives.expand import expand
 from trine.collectives.library_flows import FlowPlan, FlowShape, ListedFlows, RegularFlows, ShiftFlows, StarFlows
 from trine.collectives.local import local_structures, rank_sends
-from trine.collectives.registry import ROOTED
+from trine.collectives.registry import ALGORITHMS, ROOTED
 from trine.collectives.run import caps_of
 from trine.collectives.schedule import ExpandedSchedule, RankSends, Schedule, symmetry_of
 from trine.collectives.schedules.direct import to_the_next
@@ -22,7 +23,6 @@ from trine.collectives.schedules.direct import to_the_next
 SHAPES = [(2, 2), (2, 4), (4, 2), (3, 4), (4, 4), (1, 6), (6, 1), (2, 8), (3, 3)]
 INNER = ("ring", "direct", "halving-doubling", "pat")
 #: Algorithms whose ranks behave differently, for all or for some numbers of ranks.
-UNALIKE = {"tree", "double-binary-tree", "nvls", "sharp"}
 
 
 def said(one: RankSends, position: int, all_of: list[np.ndarray]) -> dict[str, object]:
@@ -148,22 +148,29 @@ def test_every_position_of_a_librarys_flows(shape: tuple[FlowShape, int], root: 
     check_positions(plan.schedule("all_reduce", num_ranks, size_bytes, root % num_ranks))
 
 
+@pytest.mark.parametrize(
+    ("name", "symmetry"),
+    [
+        ("all_reduce/ring", (12,)), ("all_gather/bruck", (12,)), ("all_reduce/hierarchical", (4, 3)),
+        ("all_reduce/halving-doubling", None), ("all_reduce/tree", None), ("all_reduce/nvls", None),
+        ("broadcast/ring", None),
+    ],
+)  # fmt: skip
+def test_symmetries_of_twelve_ranks(name: str, symmetry: tuple[int, ...] | None) -> None:
+    algorithm = ALGORITHMS.get(name)
+    assert isinstance(algorithm, Algorithm)
+    assert algorithm.symmetry(12) == symmetry
+
+
 @pytest.mark.parametrize("case", CASES, ids="/".join)
 @pytest.mark.parametrize("num_ranks", [2, 8, 12])
-def test_which_algorithms_are_symmetric(case: tuple[str, str], num_ranks: int) -> None:
+def test_algorithms_are_as_symmetric_as_their_records(case: tuple[str, str], num_ranks: int) -> None:
     kind, algorithm = case
     schedule = schedule_of(case, 2 if kind == "send_recv" else num_ranks)
     symmetry = symmetry_of(schedule)
-    power_of_two = num_ranks & (num_ranks - 1) == 0
-    if kind in ROOTED or algorithm in UNALIKE or (algorithm == "halving-doubling" and not power_of_two):
-        assert symmetry is None
-    elif algorithm == "halving-doubling":
-        assert symmetry == (2,) * (num_ranks.bit_length() - 1)
-    elif algorithm in ("hierarchical", "torus"):
-        assert symmetry is not None
-        assert symmetry == {2: (2, 1), 8: (4, 2), 12: (4, 3)}[num_ranks]
-    else:
-        assert symmetry == (num_ranks,)
+    algorithm_record = ALGORITHMS.get(f"{kind}/{algorithm}")
+    assert isinstance(algorithm_record, Algorithm)
+    assert symmetry == algorithm_record.symmetry(num_ranks)
     if symmetry is not None:
         assert len(local_structures(schedule).structures) == 1
 

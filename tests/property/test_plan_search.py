@@ -63,6 +63,11 @@ def test_offload_that_is_only_as_fast_is_not_the_best():
     assert assert_best_is_found(1986)
 
 
+def test_offload_that_is_faster_is_left_out_if_the_same_layout_fits_without_it():
+    """The host's optimizer saves launches, so that a small model is faster with offload; a search does not try it."""
+    assert assert_best_is_found(4001)
+
+
 @pytest.mark.slow
 def test_a_large_space_gives_as_many_layouts_as_asked_for():
     """Few layouts of this model are likely the best; further ones are simulated until five fit."""

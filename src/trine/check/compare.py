@@ -82,10 +82,11 @@ def options_of(log: NcclLog) -> tuple[CollectiveOptions, tuple[str, ...]]:
             fields[key] = {"collnetdirect": AUTO, "collnetchain": AUTO}.get(value.lower(), value.lower())
     if environment.get("NVLS_ENABLE") == "0":
         fields["nvls"] = False
-    for name, key in (("MIN_NCHANNELS", "min_channels"), ("MAX_NCHANNELS", "max_channels")):
+    settings = (("MIN_NCHANNELS", "min_channels"), ("MAX_NCHANNELS", "max_channels"), ("NVLS_CHUNKSIZE", "nvls_chunk"))
+    for name, key in settings:
         if (channels := whole_number(environment.get(name, ""))) is not None:
             fields[key] = channels
-    for key in ("min_channels", "max_channels"):
+    for _, key in settings:
         if fields.get(key) == 0:
             del fields[key]
     if log.op != "all_reduce":  # NCCL_ALGO filters a collective's algorithms; most other collectives only have ring

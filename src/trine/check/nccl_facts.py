@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from trine.check.nccl_rows import ELEMENT_BYTES, LogRow, Measure
+from trine.check.nccl_rows import LogRow, Measure
 from trine.collectives.sizes import format_size
+from trine.common.precision import NCCL_BYTES
 
 #: Bandwidths are printed with two decimals, large ones with five digits (nccl-tests, getFloatStr).
 _HALF_UNIT_BYTES_PER_S, _HALF_DIGIT = 0.005e9, 5e-5
@@ -57,7 +58,7 @@ def blocks_of(rows: Sequence[LogRow]) -> int | None:
     """Return size / (count x bytes of an element) if all rows agree on a whole number; None otherwise."""
     counts = set()
     for row in rows:
-        block = row.count * ELEMENT_BYTES.get(row.dtype, 0)
+        block = row.count * NCCL_BYTES.get(row.dtype, 0)
         if row.size_bytes and block:
             counts.add(row.size_bytes // block if row.size_bytes % block == 0 else 0)
     return counts.pop() if len(counts) == 1 and 0 not in counts else None

@@ -9,9 +9,12 @@ import codecs
 import json
 import os
 import re
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from trine.common.precision import NCCL_BYTES
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 #: Time stamps differ from line to line; the rest of the text before a row is the label of its process.
@@ -19,13 +22,7 @@ _STAMPS = re.compile(
     r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?"
     r"|\[?\b\d\d:\d\d:\d\d(?:[.,]\d+)?\b\]?|\[\s*\d+\.\d+\]"
 )
-#: Bytes of an element, by the names that nccl-tests and rccl-tests print.
-ELEMENT_BYTES = {
-    "int8": 1, "uint8": 1, "char": 1, "f8e4m3": 1, "f8e5m2": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
-    "half": 2, "float16": 2, "bfloat16": 2, "int": 4, "int32": 4, "uint32": 4, "float": 4, "float32": 4,
-    "int64": 8, "uint64": 8, "double": 8, "float64": 8,
-}  # fmt: skip
-_ANY_TYPE = re.compile("|".join(ELEMENT_BYTES))
+_ANY_TYPE = re.compile("|".join(NCCL_BYTES))
 _ROW = re.compile(r"(?<![\w.+-])(\d{1,19})\s+(\d{1,19})\s+([A-Za-z][A-Za-z0-9_]*)(?=\s+[\w.-])", re.ASCII)
 #: A row's columns between its type and its first result, which NCCL's messages may follow without a space.
 _HEAD = re.compile(r"(sum|prod|min|max|avg|mulsum|none)?\s*(-1|0)?(?![\d.])")
@@ -117,6 +114,16 @@ class RowText(NamedTuple):
     words: list[str]
 
 
+def unpacked(raw: bytes, max_bytes: int) -> bytes:
+    """Return at most ``max_bytes`` of the content of a gzip file; other bytes, and broken gzip files, unchanged."""
+    if not raw.startswith(b"\x1f\x8b"):
+        return raw
+    try:
+        return zlib.decompressobj(31).decompress(raw, max_bytes)
+    except zlib.error:
+        return raw
+
+
 def decode(raw: bytes) -> str:
     """Return the text of a log in UTF-8 or UTF-16 (PowerShell writes the latter)."""
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -187,7 +194,7 @@ def find_rows(text: str) -> list[RowText]:
     text = without_group_marks(text)
     for candidate in (text, _SEPARATORS.sub(" ", text)):
         found = _ROW.finditer(candidate)
-        matches = [row for row in found if row[3] in ELEMENT_BYTES or not candidate[: row.start()].strip()]
+        matches = [row for row in found if row[3] in NCCL_BYTES or not candidate[: row.start()].strip()]
         if matches:
             ends = [*(match.start() for match in matches[1:]), len(candidate)]
             before = candidate[: matches[0].start()]

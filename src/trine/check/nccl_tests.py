@@ -17,7 +17,6 @@ from itertools import islice
 from typing import NamedTuple
 
 from trine.check import nccl_facts as facts
-from trine.check.foreign_tables import program_named, unknown_header
 from trine.check.guessed_op import GuessedOp, guess_op
 from trine.check.nccl_rows import (
     LogLayout,
@@ -34,10 +33,14 @@ from trine.check.nccl_rows import (
     parse_row,
     plain_text,
     printed_text,
+    unpacked,
 )
 from trine.check.rate_units import RateUnits, read_units
+from trine.check.unknown_header import unknown_header
 from trine.collectives.sizes import format_size
-from trine.common.inputs import open_input
+from trine.common.inputs import head, open_input
+from trine.common.known_files import LOG, NEEDS
+from trine.common.recognise import MAX_CHARS, foreign_file, foreign_table
 from trine.errors import InputError, nearest
 
 __all__ = ["LogRow", "NcclLog", "op_named", "read_log", "read_runs"]
@@ -72,7 +75,7 @@ _GRAPH = re.compile(r"\bgraph:\s*(\d+)")
 _AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(\S+)")
 _UNIT = re.compile(r"\((ns|us|ms|s)\)\s+\(GB/s\)")
 #: Settings that change the prediction, and settings that are evidence for a cause.
-SETTINGS = ("ALGO", "PROTO", "NVLS_ENABLE", "MIN_NCHANNELS", "MAX_NCHANNELS")
+SETTINGS = ("ALGO", "PROTO", "NVLS_ENABLE", "NVLS_CHUNKSIZE", "MIN_NCHANNELS", "MAX_NCHANNELS")
 EVIDENCE = ("IB_DISABLE", "P2P_DISABLE", "SHM_DISABLE")
 #: Lines that nccl-tests prints after its last size, and when it fails.
 _CLOSING = re.compile(r"Out of bounds values\s*:|Avg bus bandwidth\s*:|Collective test concluded")
@@ -176,7 +179,8 @@ def read_log(path: str | os.PathLike[str], op: str | None = None, run: int | Non
     if op is not None:
         runs = _runs_of(runs, op_named(op))
     if len(runs) > 1:
-        choices = f"give --run N ({_list_runs(runs)}) or --op"
+        choices = f"give --run N ({_list_runs(runs)})"
+        choices += " or --op" if len({each.op for each in runs}) == len(runs) else ""
         raise InputError(f"holds {len(runs)} runs ({_ops_of(runs)}); {choices}", file=path)
     if runs[0].op is None:
         others = runs[0].op_others or ("all_gather", "all_to_all", "...")
@@ -198,7 +202,7 @@ def read_runs(path: str | os.PathLike[str]) -> list[NcclLog]:
     Raises InputError: a file that is too large or has no row of results.
     """
     with open_input(path, MAX_BYTES, InputError) as file:
-        text = printed_text(decode(file.read(MAX_BYTES + 1)))
+        text = printed_text(decode(unpacked(file.read(MAX_BYTES + 1), MAX_BYTES)))
     lines = [part for line in text.split("\n") for part in plain_text(line[:MAX_LINE]).split("\n")]
     reader = _Reader(_labels_of(lines), path)
     for number, line in enumerate(lines, start=1):
@@ -206,21 +210,31 @@ def read_runs(path: str | os.PathLike[str]) -> list[NcclLog]:
     drafts = [each for each in reader.drafts if each.rows]
     runs = [_finished(draft, str(path)) for draft in _joined_sweeps(drafts)]
     has_header = any(draft.layout is not None for draft in reader.drafts)
-    foreign = None if has_header else program_named(text)
-    if runs and foreign is not None:
-        raise InputError(
-            f"is a table of {foreign}, not of nccl-tests or rccl-tests: trine check reads those", file=path
-        )
+    if runs and not has_header and (table := foreign_table(text)) is not None:
+        raise InputError(f"is {table}: {NEEDS[LOG]}", file=path)
     strange = next((draft.strange_header for draft in reader.drafts if draft.strange_header), None)
-    if runs and strange is not None and not has_header:
+    if not runs and (foreign := foreign_file(text, LOG) or foreign_file(_start_of(path), LOG)) is not None:
+        raise InputError(foreign, file=path)
+    if strange is not None and not has_header:
         message = f"has the columns {strange!r}, which are not those of nccl-tests or rccl-tests"
         raise InputError(message, file=path)
     if not runs:
-        example = "'1048576 262144 float sum -1 26.62 39.39 68.93 0 ...'"
-        example += f"; it looks like the output of {foreign}" if foreign else ""
-        row = "size, count, type[, redop[, root]], then time, algbw, busbw and #wrong once or twice"
-        raise InputError(f"no row of nccl-tests or rccl-tests found; a row is {row}, such as {example}", file=path)
+        raise InputError(_no_rows(text), file=path)
     return runs
+
+
+def _start_of(path: str | os.PathLike[str]) -> str:
+    """Return the start of a file as UTF-8, for binary files, which resemble UTF-16."""
+    return head(path, MAX_CHARS).decode("utf-8", "replace")
+
+
+def _no_rows(text: str) -> str:
+    """Return what is wrong with a text that holds no row of results and that no other program is known to write."""
+    if not text.strip():
+        return "is empty: the test printed nothing, or its output went elsewhere"
+    row = "size, count, type[, redop[, root]], then time, algbw, busbw and #wrong once or twice"
+    example = "'1048576 262144 float sum -1 26.62 39.39 68.93 0 ...'"
+    return f"no row of nccl-tests or rccl-tests found; a row is {row}, such as {example}"
 
 
 def _joined_sweeps(drafts: Sequence[_Draft]) -> list[_Draft]:

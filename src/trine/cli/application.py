@@ -52,6 +52,9 @@ OPTIONS = {
         "tensor-parallel tensor-parallel-size tensor-model-parallel-size tp-size": "--tp {}",
         "pipeline-parallel pipeline-parallel-size pipeline-model-parallel-size pp-size": "--pp {}",
         "data-parallel data-parallel-size dp-size": "--dp {}",
+        "input input-len input-length random-input-len prompt-length": "--isl {}",
+        "output output-len output-length random-output-len max-tokens": "--osl {}",
+        "max-concurrency": "--concurrency {}",
         "context-parallel context-parallel-size cp-size": "--cp {}",
         "expert-parallel expert-parallel-size expert-model-parallel-size ep-size": "--ep {}",
         "seq seq-len seq-length sequence sequence-length": "workload,sequence={}",
@@ -267,9 +270,9 @@ def _unknown_option(name: str, words: Sequence[str], options: Sequence[str]) -> 
     value = value or next((after for word, after in pairwise(words) if word == name), "")
     is_precision = "dtype" in (OPTIONS.get(name.removeprefix("--")) or "")
     reason = not_modelled(absent.OPTIONS, name) or (not_modelled(absent.VALUES, value) if is_precision else None)
-    if reason is not None:
-        return f"No such option: {name}: {reason}"
     hint = suggestion(words, options)
+    if reason is not None and not hint:
+        return f"No such option: {name}: {reason}"
     form = _form(name.removeprefix("--"), options) if not hint else None
     if form is not None and (form.startswith("workload") or form.split()[0] in options):
         form = form.replace("workload", "model:NAME").replace("{}", "VALUE")
@@ -280,7 +283,7 @@ def _unknown_option(name: str, words: Sequence[str], options: Sequence[str]) -> 
 def _refuse(error: click.UsageError, message: str) -> None:
     """Print the error in a command line and the command for help, then exit with code 2."""
     help_ = "" if error.ctx is None else f" ({error.ctx.command_path} --help)"
-    text = message.rstrip(".") + help_
+    text = (message if message.endswith("...") else message.removesuffix(".")) + help_
     if len(text) > MAX_LINE - len("error: "):
         text = message.partition("; try: ")[0].rstrip(".") + help_  # half a command is no help
     print(f"error: {one_line(text)}", file=sys.stderr, flush=True)

@@ -1,8 +1,9 @@
-"""``trine check``: compare a measured collective with its prediction for the machine."""
+"""``trine check``: compare a measured collective with its prediction, or find the cause of a slow run."""
 
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from trine.cli.completions import collectives
@@ -20,7 +21,13 @@ if TYPE_CHECKING:
 
 
 def check(
-    log: Annotated[str, argument("Output of nccl-tests or rccl-tests.", "LOG")],
+    log: Annotated[
+        str,
+        argument(
+            "Output of nccl-tests or rccl-tests; or a folder of each rank's Kineto trace or flight recorder dump.",
+            "LOG|FOLDER",
+        ),
+    ],
     machine: Annotated[
         MachineOptions,
         Fields(
@@ -55,10 +62,14 @@ def check(
     ] = None,
     json: Json = None,
 ) -> None:
-    """Compare LOG with the machine's prediction: measured, predicted with its range, a verdict, a likely cause.
+    """Compare LOG with the machine's prediction, or name the rank or link that slows down the run in FOLDER.
 
     Example: trine check all_reduce_perf.log --cluster dgx-h100
     """
+    if Path(log).is_dir():
+        _refuse_log_options(machine, choices, second=second, op=op, run=run, in_place=in_place or None)
+        _check_run(log, json, brief, details, plot, fail_if_suspicious)
+        return
     if second is not None:
         _refuse_machine(machine, choices)
         answer_both = _compare(log, second, op, run, in_place)
@@ -88,6 +99,37 @@ def check(
         raise SystemExit(EXIT_FAILED)
 
 
+def _check_run(
+    folder: str, json: str | None, brief: bool, details: bool, plot: str | None, fail_if_suspicious: bool
+) -> None:
+    """Answer for a folder of traces or dumps."""
+    from trine.runs.folder import check_folder
+
+    answer = check_folder(folder)
+    if plot is not None and not answer.pictures():
+        raise InputError("dumps of the flight recorder have no times to draw", field="--plot")
+    show_answer(answer, json, brief, details)
+    write_json(answer, json, "check")
+    drawn(plot, answer)
+    if fail_if_suspicious and not answer.is_healthy:
+        raise SystemExit(EXIT_FAILED)
+
+
+def _refuse_log_options(machine: MachineOptions, choices: Given[CollectiveOptions], **others: object) -> None:
+    """Raise InputError for options about a log of nccl-tests."""
+    given = [f"--{name}" for name in (*_given(machine), *choices.values)]
+    for name, value in others.items():
+        if value is not None:
+            given.append("LOG" if name == "second" else f"--{name.replace('_', '-')}")
+    for name in given:
+        raise InputError("is about a log of nccl-tests; a folder is checked against its own ranks", field=name)
+
+
+def _given(machine: MachineOptions) -> list[str]:
+    """Return the names of the machine options that are set."""
+    return [field.name for field in fields(machine) if getattr(machine, field.name) not in (None, (), False)]
+
+
 def _compare(first: str, second: str, op: str | None, run: int | None, in_place: bool) -> RunComparison:
     """Return the comparison of two logs; ``op`` and ``run`` choose the run in each."""
     from trine.check.nccl_tests import read_log
@@ -98,8 +140,7 @@ def _compare(first: str, second: str, op: str | None, run: int | None, in_place:
 
 def _refuse_machine(machine: MachineOptions, choices: Given[CollectiveOptions]) -> None:
     """Raise InputError for options about a prediction, which a comparison of two logs does not use."""
-    given = [field.name for field in fields(machine) if getattr(machine, field.name) not in (None, (), False)]
-    for name in (*given, *choices.values):
+    for name in (*_given(machine), *choices.values):
         raise InputError("two logs are compared with each other, without a prediction", field=f"--{name}")
 
 

@@ -70,7 +70,9 @@ def collective(
 
         check_plot(plot, sizes)
     if is_loadstore:
-        passed_on = {name: asked[name] for name in ("library", "launch", "nvls", "min_channels", "max_channels")}
+        passed_on = {
+            name: asked[name] for name in ("library", "launch", "nvls", "nvls_chunk", "min_channels", "max_channels")
+        }
         moved_bytes = table if inside.compare_fidelity else None
         operator_options = {**passed_on, "network": network, "explain": explain, "matrix": moved_bytes}
         LEVEL.refuse(operator_options, inside.compare_fidelity)

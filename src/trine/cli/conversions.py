@@ -64,6 +64,12 @@ def layer_counts_of(text: str) -> tuple[int, ...]:
     return tuple(counts)
 
 
+def nvls_chunk_of(text: str) -> int:
+    from trine.collectives.sizes import parse_size
+
+    return parse_size(text, "--nvls-chunk")
+
+
 def bucket_size_of(text: str) -> int:
     from trine.common.units import parse_bytes
 

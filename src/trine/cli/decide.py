@@ -20,25 +20,37 @@ if TYPE_CHECKING:
     from trine.decide.cost import Price, RunCost
     from trine.decide.sensitivity import Sensitivity
     from trine.results import Result
-    from trine.results.report import Row
+    from trine.results.report import Report, Row
 
 
 def compare(
-    a: Annotated[str, argument("Answer of train or collective, written with --json.", "A.json")],
-    b: Annotated[str, argument("Another answer of the same command.", "B.json")],
+    a: Annotated[str, argument("Answer of train or collective, written with --json; or traces.", "A")],
+    b: Annotated[
+        str,
+        argument("Another answer of the same command; or a measured run: a Kineto trace, or a folder of them.", "B"),
+    ],
     brief: Brief = False,
     details: Details = False,
     json: Json = None,
 ) -> None:
-    """Explain the difference of two answers: terms of the time, and the inputs that differ.
+    """Explain the difference of two answers, or of a measured run and its reference.
 
     Example: trine compare tp2.json tp4.json
     """
-    from trine.decide.compare import compare as compare_answers
-
-    answer = compare_answers(a, b)
+    answer = _comparison(a, b)
     show_answer(answer, json, brief, details)
     write_json(answer, json, "compare")
+
+
+def _comparison(a: str, b: str) -> Report:
+    """Return the comparison of two answers, or of a measured run and its reference."""
+    from trine.runs.comparison import compare_measured, is_measured
+
+    if is_measured(a) or is_measured(b):
+        return compare_measured(a, b)
+    from trine.decide.compare import compare as compare_answers
+
+    return compare_answers(a, b)
 
 
 def size(

@@ -38,6 +38,18 @@ def find_word(word: str, pages: Mapping[str, Path]) -> list[WordPlace]:
     return found
 
 
+def known_words(pages: Mapping[str, Path]) -> set[str]:
+    """Return the terms of the glossary, the names of all options and their values, for words typed nearly right."""
+    terms = re.findall(r"\*+([^*\n]+)\*+", read_text(pages["glossary"]))
+    words = {term.lower() for term in terms}
+    for command in COMMANDS:
+        for each in all_parameters(command.function()):
+            if not each.option.is_argument:
+                words.add(each.long.lstrip("-"))
+                words.update(re.findall(r"[a-z][a-z0-9-]{2,}", each.option.metavar or ""))
+    return words
+
+
 def answer(word: str, found: list[WordPlace]) -> str:
     """Return the findings as text, at most MAX_SHOWN of a kind."""
     lines = [f"No page is called {word!r}. These places are about it:"]

@@ -101,7 +101,7 @@ def _refuse_unused(options: Given[Plan], ways: dict[str, Any]) -> None:
         ),
         (("cp_style",), cp, "context parallelism: add --cp N"),
         (
-            ("expert_imbalance", "capacity_factor", "expert_overlap"),
+            ("expert_imbalance", "capacity_factor", "expert_overlap", "shared_expert_overlap"),
             (options["ep"] or 1) > 1,
             "expert parallelism: add --ep N",
         ),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from trine.cli.options import OUTPUT, Json, Option
 from trine.cli.output import EXIT_INTERRUPTED, say, show, write_json
 from trine.cli.progress import ProgressLine
+from trine.common.precision import BY_WORD
 from trine.common.units import format_bandwidth
 from trine.errors import InputError, nearest
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from trine.measure.kernels import Kernel
     from trine.measure.timing import Measurement
 
-_PRECISIONS = "bf16,fp16,tf32,fp32,fp8"
+_PRECISIONS = ",".join(BY_WORD)
 _MAX_SECONDS = 86_400
 #: Spread of a kernel's repeats from which the answer warns.
 MAX_SPREAD = 0.2

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from trine.cli.completions import (
     algorithm_pairs,
     algorithms,
+    cast_recipes,
     clusters,
     compute_models,
     engines,
@@ -32,6 +33,7 @@ from trine.cli.conversions import (
     fixed_fields,
     layer_counts_of,
     load_calibration,
+    nvls_chunk_of,
     overlap_word,
     pairs,
     replica_batches_of,
@@ -129,7 +131,7 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
         "trace_gpu": Option(values=gpus),
         "software": Option(metavar="NAME|FILE", values=software_profiles, kind=str),
         "documents": Option(metavar="LENGTH|uniform:A:B|FILE", panel=JOB),
-        "precision": Option(metavar="RECIPE", panel=JOB),
+        "precision": Option(metavar="RECIPE", panel=JOB, values=cast_recipes),
         "trainable": Option(metavar="lora:RANK", panel=JOB),
         "gradient_dtype": word(GRADIENT_WORDS),
         "loss": word(LOSS_WORDS),
@@ -144,6 +146,7 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
     }),
     "PlanOptions": (OPTIONS, {
         "fix": Option(metavar="FIELD=VALUE", read=fixed_fields),
+        "precision": Option(values=cast_recipes),
         "software": Option(metavar="NAME|FILE", values=software_profiles, kind=str),
         "gradient_dtype": word(GRADIENT_WORDS),
         "loss": word(LOSS_WORDS),
@@ -185,6 +188,7 @@ WORDS: dict[str, tuple[str, dict[str, Option]]] = {
         "algorithm": Option(values=algorithms, read=algorithm_name),
         "protocol": word("auto|ll|ll128|simple|none"),
         "launch": Option(metavar="process-per-gpu|single-process|graph"),
+        "nvls_chunk": Option(metavar="SIZE", read=nvls_chunk_of, kind=str),
     }),
     "LoadStoreOptions": (INSIDE, _REQUESTS),
     "MoeOptions": (EXPERTS, {

@@ -35,7 +35,7 @@ FILES = (
     REPORT_FILE,
 )
 PICTURES = ("plot", "plot_noc", "timeline")
-FOLDERS = ("parquet", "report")
+FOLDERS = ("parquet", "report", "kineto")
 PREFIXES = ("chakra",)
 #: Outputs that need matplotlib.
 DRAWN = (*PICTURES, "report")

@@ -16,6 +16,7 @@ from trine.results.text import WIDE
 
 #: Folders of pages; a name that several folders have means the page of the first of them.
 FOLDERS = ("start", "guides", "background", "formats", "reference", "design", "decisions")
+PAGES_LISTED = "; 'trine help' lists the pages"
 #: Marks of generated tables, with the empty line that follows.
 _COMMENT = re.compile(r"<!--.*?-->\n\n?", re.S)
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
@@ -40,12 +41,13 @@ def help_page(
     name = topic.lower().removeprefix("docs/").removesuffix(".md")
     page = pages.get(name) or next((path for key, path in pages.items() if key.endswith(f"/{name}")), None)
     if page is None:
-        from trine.cli.help_search import answer, find_word
+        from trine.cli.help_search import answer, find_word, known_words
 
         if found := find_word(topic, pages):
             show(answer(topic, found), None)
             return
-        raise InputError(f"no page {topic!r:.60}{nearest(name, (*pages, *(path.stem for path in pages.values())))}")
+        words = {*pages, *(path.stem for path in pages.values()), *known_words(pages)}
+        raise InputError(f"no page {topic!r:.60}{nearest(name, words, is_listed=True) or PAGES_LISTED}")
     text = _LINK.sub(_as_topic, _COMMENT.sub("", read_text(page))).rstrip()
     same_names = [key for key in pages if key.endswith(f"/{page.stem}") and pages[key] != page]
     if same_names and "/" not in name:

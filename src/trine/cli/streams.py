@@ -14,6 +14,8 @@ import threading
 from errno import EBADF, EPIPE
 from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
 
+from trine.common.lack_of_memory import lacks_memory
+
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
@@ -111,7 +113,7 @@ def keep_interrupts() -> None:
 
 
 def _swallowed(hook: UnraisableHookArgs) -> None:
-    if issubclass(hook.exc_type, MemoryError):  # the caller that ran out of memory reports it
+    if hook.exc_value is not None and lacks_memory(hook.exc_value):  # the caller that ran out of memory reports it
         return
     if not issubclass(hook.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(hook)

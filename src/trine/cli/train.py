@@ -207,6 +207,9 @@ def train(
     memory_snapshot: Annotated[
         str | None, Option("Write a rank's allocations for PyTorch's memory_viz.", "FILE", OUTPUT)
     ] = None,
+    kineto: Annotated[
+        str | None, Option("Write a trace of each rank like the PyTorch profiler's.", "DIR", OUTPUT)
+    ] = None,
     detail: Annotated[
         str | None, Option("Simulate one kernel of one rank load by load.", "rank=R,layer=L,...", RANKS)
     ] = None,
@@ -296,6 +299,7 @@ def train(
         content |= section.document()
     write_json(content, json, "train", result.SCHEMA, run=result)
     write_files(result, perfetto, parquet, timeline)
+    written(kineto, answer.whole.to_kineto, "traces of all ranks written to {}")
     for section in sections:
         section.write()
     end(answer.finished and all(section.finished for section in sections))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from trine.common.precision import BY_NAME
 from trine.common.schema import Bandwidth, BeforeValidator, Field, Power, Rate, Size, one_of
 from trine.common.shown import OneLine
 
-Dtype = Annotated[str, BeforeValidator(one_of(("float64", "float32", "tfloat32", "float16", "bfloat16", "float8")))]
+Dtype = Annotated[str, BeforeValidator(one_of(tuple(BY_NAME)))]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

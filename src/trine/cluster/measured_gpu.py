@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from trine.cluster.gpu_spec import GpuSpec
 from trine.common.inputs import PRESETS, preset_names
+from trine.common.precision import BY_WORD
 from trine.common.schema import BeforeValidator, Field, Spec, one_of
 from trine.errors import SpecError, nearest
 
@@ -40,7 +41,7 @@ SHAPES: dict[str, tuple[str, ...]] = {
 _WITH_PEAK = frozenset({"gemm", "attention", "attention_backward"})
 
 _Kind = Annotated[str, BeforeValidator(one_of(tuple(SHAPES)))]
-_Dtype = Annotated[str, BeforeValidator(one_of(("float32", "tfloat32", "bfloat16", "float16", "float8")))]
+_Dtype = Annotated[str, BeforeValidator(one_of(tuple(precision.name for precision in BY_WORD.values())))]
 
 
 class MeasuredKernel(Spec):

@@ -144,6 +144,8 @@ class MessageLevelRuns:
         options = self.options
         if options.min_channels is not None or options.max_channels is not None:
             raise InputError("limits on channels belong to the library model: leave out --network", field="channels")
+        if options.nvls_chunk is not None:
+            raise InputError("NVLS belongs to the library model: leave out --network", field="nvls_chunk")
         if self.is_bare and options.library != AUTO:
             raise InputError("the bare links know no library: give --protocol simple, ll or ll128", field="library")
         if self.is_bare and options.launch != CollectiveOptions().launch:

@@ -36,7 +36,8 @@ class CollectiveOptions(OneLine):
     ``library``: ``nccl``, ``rccl`` or ``auto`` (by the GPUs). ``algorithm``: ``ring``, ``tree``, ``nvls``, ... .
     ``protocol``: one of PROTOCOLS. ``min_channels``, ``max_channels``: as NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS.
     ``launch``: one of LAUNCHES. ``nvls``: False forbids in-network reduction (NCCL_NVLS_ENABLE=0), True demands it
-    (NCCL_ALGO=NVLS,NVLSTree), None lets the library choose. ``no_proof``: a plan that cannot be proven correct runs,
+    (NCCL_ALGO=NVLS,NVLSTree), None lets the library choose. ``nvls_chunk``: bytes, as NCCL_NVLS_CHUNKSIZE, which AWS's
+    plug-in sets to 512 KiB; None: NCCL's 128 KiB. ``no_proof``: a plan that cannot be proven correct runs,
     with a warning.
 
     Raises InputError for ``no_proof`` with an algorithm that is no plan.
@@ -49,6 +50,7 @@ class CollectiveOptions(OneLine):
     nvls: bool | None = option(None, "Require or forbid NVLS.")
     min_channels: int | None = option(None, "Set the minimum of channels (NCCL_MIN_NCHANNELS).")
     max_channels: int | None = option(None, "Set the maximum of channels (NCCL_MAX_NCHANNELS).")
+    nvls_chunk: int | None = option(None, "Set the largest chunk of NVLS (NCCL_NVLS_CHUNKSIZE), such as 512K.")
     no_proof: bool = option(False, "Run a plan that trine cannot prove correct.")
 
     def __post_init__(self) -> None:

@@ -190,6 +190,13 @@ def _refuse_unused_options(op: str, model: Collectives, rows: Sequence[Collectiv
     in_network = [pair for pair in runnable(model.topology, model.library.name, op) if pair[0] in IN_NETWORK]
     if options.nvls is False and not in_network:
         raise InputError(f"forbids what {model.library.name} has not for {op} on this group anyway", field="nvls")
+    if options.nvls_chunk is not None:
+        usual = Collectives(model.cluster, model.group, replace(options, nvls_chunk=None))
+        if all(row.time_ps == usual.predict(op, row.size_bytes).time_ps for row in rows):
+            chunk = format_size(options.nvls_chunk)
+            raise InputError(
+                f"{chunk} changes no time at these sizes: NVLS takes it for large ones", field="nvls_chunk"
+            )
     for name, value, remaining in (
         ("min_channels", options.min_channels, replace(options, min_channels=None)),
         ("max_channels", options.max_channels, replace(options, max_channels=None)),

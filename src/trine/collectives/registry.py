@@ -1,21 +1,19 @@
-"""Algorithms of each collective: "kind/name" -> function that makes the schedule."""
+"""Algorithms of each collective: "kind/name" -> record, which the file of the schedule declares."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
 
+from trine.collectives.algorithm import Algorithm, MakeSchedule, MessageTime, Rounds
 from trine.collectives.schedule import Parameter, Schedule
 from trine.common.plugins import Registry
 from trine.common.units import whole_number
 from trine.errors import InputError, PlanError, nearest
 
-#: (number of ranks, payload in bytes, root or -1, algorithm-specific keyword-only parameters with defaults) -> schedule
-Algorithm = Callable[..., Schedule]
-
-#: The first algorithm of a collective is its default. Another package adds one as an entry point "kind/name".
-ALGORITHMS: Registry[Algorithm] = Registry(
+#: The first algorithm of a collective is its default. Another package adds one as an entry point "kind/name": a record,
+#: or the function that makes the schedule.
+ALGORITHMS: Registry[MakeSchedule] = Registry(
     "collective algorithm",
     "trine.collectives",
     {
@@ -104,6 +102,8 @@ def make_schedule(
     if kind not in ROOTED and root != -1:
         raise InputError(f"{kind} has no root, got {root}")
     make = ALGORITHMS.get(name)
+    if isinstance(make, Algorithm):
+        make = make.make
     if not text and not parameters:
         return make(num_ranks, size_bytes, root)
     return make(num_ranks, size_bytes, root, **_parameters(name, make, text, parameters))
@@ -127,13 +127,32 @@ def known_name(kind: str, algorithm: str | None) -> str:
     return name
 
 
+def record_of(schedule: Schedule) -> Algorithm | None:
+    """Return the record of a schedule's algorithm; None if it has none."""
+    name = f"{schedule.kind}/{schedule.algorithm}"
+    algorithm = ALGORITHMS.get(name) if name in ALGORITHMS else None
+    return algorithm if isinstance(algorithm, Algorithm) else None
+
+
+def rounds_of(schedule: Schedule, time: MessageTime) -> Rounds:
+    """Return the rounds of a schedule of two or more ranks by its algorithm's closed form.
+
+    time: of a message. Raises InputError: the algorithm has no closed form.
+    """
+    algorithm = record_of(schedule)
+    if algorithm is None:
+        text, known = f"{schedule.kind} {schedule.algorithm}", (name.replace("/", " ") for name in ALGORITHMS.built_in)
+        raise InputError(f"no closed form for {text!r}{nearest(text, known)}")
+    return algorithm.rounds(schedule, time)
+
+
 def _default(kind: str) -> str:
     """Return the first algorithm of ``kind``, or an unknown name if the kind has no algorithm."""
     names = (name for name in ALGORITHMS.built_in if name.startswith(f"{kind}/"))
     return next(names, None) or f"{kind}/{next(iter(known_algorithms(kind)), '')}"
 
 
-def _parameters(name: str, make: Algorithm, text: str, keywords: dict[str, object]) -> dict[str, object]:
+def _parameters(name: str, make: MakeSchedule, text: str, keywords: dict[str, object]) -> dict[str, object]:
     """Return the parameters in ``text``, such as ``2x8:inner=ring``, and those passed by keyword."""
     names = [p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY]
     values = dict(keywords)

@@ -16,7 +16,7 @@ from trine.common.evidence import Evidence
 from trine.common.units import format_bandwidth, format_bytes, format_time
 from trine.errors import InputError
 from trine.results.axes import tidy, write_in_full
-from trine.results.columns import to_row, to_rows
+from trine.results.columns import Column, Columns, to_row, to_rows
 from trine.results.picture import COLOURS, check_ending, log_scale, subplots
 from trine.results.report import Report, Row, Table
 from trine.results.text import columns, wrapped_at
@@ -89,10 +89,33 @@ MAX_LINKS = 64
 MAX_EXPLAINED = 6
 MAX_TEXT_TIERS = 6
 #: Keys of a row: times in us, bandwidths in GB/s (decimal), as nccl-tests prints them; and of an alternative.
-_ROW_COLUMNS = (
-    "size_bytes sent_bytes time_us algbw_GBps busbw_GBps algorithm protocol channels low_us high_us evidence limit"
+_CHOICE = "The library's choice, or the request; a plan's file name."
+_RANGE = "Likely range: 80 % of measurements. Bare links: both equal `time_us`."
+ROW = Columns(
+    Column(key="size_bytes", unit="bytes", meaning="Requested size."),
+    Column(
+        key="sent_bytes", unit="bytes",
+        meaning="Size rounded down to whole elements per rank, as in nccl-tests; bandwidths use this.",
+    ),
+    Column(key="time_us", unit="us", meaning="Time."),
+    Column(key="algbw_GBps", unit="GB/s", meaning="Bandwidths of nccl-tests."),
+    Column(key="busbw_GBps", unit="GB/s", meaning="Bandwidths of nccl-tests."),
+    Column(key="algorithm", unit="text", meaning=_CHOICE),
+    Column(key="protocol", unit="text", meaning=_CHOICE),
+    Column(key="channels", unit="integer", meaning="Channels; 0 if not applicable."),
+    Column(key="low_us", unit="us", meaning=_RANGE),
+    Column(key="high_us", unit="us", meaning=_RANGE),
+    Column(
+        key="evidence", unit="text",
+        meaning="`measured`, `interpolated`, `modelled` or `assumed` ([meaning](../background/collectives.md)).",
+    ),
+    Column(key="limit", unit="text", meaning="Limiting link, or empty."),
+)  # fmt: skip
+PAIR = Columns(
+    Column(key="algorithm", unit="text", meaning="Name."),
+    Column(key="protocol", unit="text", meaning="Name."),
+    Column(key="time_us", unit="us", meaning="Its own time."),
 )
-_PAIR_COLUMNS = "algorithm protocol time_us"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -193,7 +216,7 @@ class CollectiveResult(Report):
             **to_row(self, "num_nodes library"),
             "library_version": self.version,
             **to_row(self, "launch network"),
-            "rows": to_rows(self.rows, _ROW_COLUMNS),
+            "rows": to_rows(self.rows, ROW),
             "links": _link_rows(self)[:MAX_LINKS],
             "links_left_out": max(0, len(self.load) - MAX_LINKS),
             "tiers": _tier_rows(self),
@@ -207,8 +230,8 @@ class CollectiveResult(Report):
                 {
                     "size_bytes": row.size_bytes,
                     "parts": to_rows(row.parts, "name time_us why"),
-                    "fastest": to_row(candidates[0], _PAIR_COLUMNS),
-                    "alternatives": to_rows(candidates, _PAIR_COLUMNS),
+                    "fastest": to_row(candidates[0], PAIR),
+                    "alternatives": to_rows(candidates, PAIR),
                 }
                 for row, candidates in zip(self.rows, self.alternatives, strict=True)
             ]
@@ -220,7 +243,7 @@ class CollectiveResult(Report):
 
     def tables(self) -> dict[str, Table]:
         """Return ``rows`` (one per size), ``links`` and ``tiers`` at the last size."""
-        return {"rows": to_rows(self.rows, _ROW_COLUMNS), "links": _link_rows(self), "tiers": _tier_rows(self)}
+        return {"rows": to_rows(self.rows, ROW), "links": _link_rows(self), "tiers": _tier_rows(self)}
 
     def pictures(self) -> Mapping[str, Callable[..., Any]]:
         """Return ``sizes``: time and bus bandwidth over the size, with the band."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 
+from trine.common.precision import ITEM_BYTES
 from trine.compute.documents import pairs_within
 from trine.compute.kinds import family_of, is_backward, kind_of
 from trine.compute.resize import Resized, Split, resized
@@ -21,7 +22,7 @@ from trine.graph.workload import OPTIMIZER, Operator, Tensor, Workload
 
 Cost = tuple[int, int]
 #: Bytes per element of dtypes below a byte: packed FP4, and NF4 with the constants of its blocks (4.127 bits).
-SMALL_ITEMS = {"float4_e2m1fn": Fraction(1, 2), "nf4": Fraction(4127, 8000)}
+SMALL_ITEMS = {dtype: item for dtype, item in ITEM_BYTES.items() if isinstance(item, Fraction)}
 
 
 def elements(tensor: Tensor) -> int:
@@ -212,6 +213,8 @@ def work_of(sizes: Resized) -> Work:
     if contraction is not None:
         return Work(*contraction(sizes))
     passes = passes_of(sizes.operator)
+    if not passes:
+        return Work(0, 0)
     if family == "view" and not sizes.operator.kernel_times_ps:  # with kernels, it was a view that had to copy
         return Work(0, 0)
     if family == "optimizer":
@@ -224,9 +227,12 @@ def work_of(sizes: Resized) -> Work:
 
 
 def passes_of(operator: Operator) -> Fraction:
-    """Return the factor on an operator's bytes: its attribute ``passes``, for software that does not fuse it."""
+    """Return the factor on an operator's bytes: its attribute ``passes``, for software that does not fuse it.
+
+    0: it is part of another kernel.
+    """
     passes = operator.attributes.get("passes", 1)
-    if isinstance(passes, bool) or not isinstance(passes, int | float) or not 0 < passes < math.inf:
+    if isinstance(passes, bool) or not isinstance(passes, int | float) or not 0 <= passes < math.inf:
         return Fraction(1)
     return Fraction(passes)
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from trine.common.evidence import ASSUMED
 from trine.common.kept import keep
 from trine.common.units import PS_PER_US, format_time
+from trine.compute.graphs import STEP, captured_operators
 from trine.compute.kinds import family_of, kind_of, layer_of
 from trine.compute.law import median
 from trine.compute.profiler import without_profiler
@@ -30,9 +31,9 @@ _WAIT_FACTOR, _USUAL_FROM = 4, 3
 class OperatorLaunch(NamedTuple):
     """The launches of one operator.
 
-    time_ps: of the launching thread, without the experts' GEMMs. kernels: launches. by_weight: whether both scale with
-    the number of a rank's weights. experts: experts of the model whose GEMMs the operator launches one by one, 0: none;
-    a rank launches those of its experts, and each takes ``expert_ps``.
+    time_ps: of the launching thread, without the experts' kernels. kernels: launches. by_weight: whether both scale
+    with the number of a rank's weights. experts: GEMMs or casts of the model's experts that the operator
+    launches one by one, 0: none; a rank launches those of its experts, and each takes ``expert_ps``.
     """
 
     time_ps: int
@@ -48,7 +49,7 @@ class LaunchCosts:
 
     cost_ps: one entry per operator, in the workload's order. evidence: 'measured' or 'assumed'. kernels: launches of
     each operator (empty: one each). by_weight: whether its cost scales with the number of a rank's weights (empty:
-    never). experts: of operators that launch a GEMM for each expert (empty: none), each of which takes expert_ps.
+    never). experts: of operators that launch a kernel for each expert (empty: none), each of which takes expert_ps.
     communication_ps: per collective. message_ps: per message. tensor_ps: extra per rank of a tensor-parallel
     group, for each of its collectives. synchronises, queue_limit: see :class:`trine.software.profile.LaunchStyle`.
     merges: leave out launches that cannot delay anything.
@@ -86,8 +87,13 @@ def _launches(workload: Workload, style: LaunchStyle, factor: float) -> tuple[Op
     """Return the launches of each operator."""
     launches = []
     expert_ps = round(style.expert_us * factor * PS_PER_US)
+    captured = captured_operators(workload, style.graphs)
     layer, phase = "", ""
     for op in workload.operators:
+        if op.id in captured:
+            us = captured[op.id] * style.cpu_us_per_kernel
+            launches.append(OperatorLaunch(round(us * factor * PS_PER_US), captured[op.id]))
+            continue
         number = 0.0 if family_of(kind_of(op)) == "view" else _number(op, "kernels", 1.0)
         us = number * style.cpu_us_per_kernel + _number(op, "cpu_us", 0.0)
         block = layer_of(op.layer)
@@ -95,10 +101,23 @@ def _launches(workload: Workload, style: LaunchStyle, factor: float) -> tuple[Op
             us += style.layer_us
         if block or op.phase != phase:
             layer, phase = block, op.phase
-        experts = round(_number(op, "num_experts", 0.0)) if expert_ps and is_expert_product(op) else 0
+        experts = round(_kernels_of_experts(op)) if expert_ps else 0
         is_by_weight = op.attributes.get("by_weight") is True
         launches.append(OperatorLaunch(round(us * factor * PS_PER_US), number, is_by_weight, experts, expert_ps))
     return tuple(launches)
+
+
+def _kernels_of_experts(op: Operator) -> float:
+    """Return the kernels of an operator that are launched for each expert, over all experts of the model.
+
+    These are grouped GEMMs, the casts before them, and operators with the attribute ``looped``: kernels of each expert.
+    """
+    if "looped" in op.attributes:
+        return _number(op, "num_experts", 0.0) * _number(op, "looped", 0.0)
+    if is_expert_product(op):
+        return _number(op, "num_experts", 0.0)
+    is_cast = op.attributes.get("expert") is True and op.name.endswith("_to_copy")
+    return _number(op, "num_experts", 0.0) * _number(op, "kernels", 1.0) if is_cast else 0.0
 
 
 def software_launches(
@@ -119,7 +138,10 @@ def software_launches(
     if is_shared:
         note += f", {stages} times the time of one stage: one process launches for {stages} stages"
     if any(each.experts for each in launches):
-        note += f"; {style.expert_us * factor:.3g} us for the GEMM of each expert of a rank"
+        note += f"; {style.expert_us * factor:.3g} us for each GEMM and cast of each expert of a rank"
+    if style.graphs:
+        note += f"; CUDA graphs of {', '.join(style.graphs)}"
+    is_one_graph = STEP in style.graphs
 
     def picoseconds(us: float) -> int:
         return round(us * factor * PS_PER_US)
@@ -132,10 +154,10 @@ def software_launches(
         by_weight=tuple(each.by_weight for each in launches),
         experts=tuple(each.experts for each in launches),
         expert_ps=picoseconds(style.expert_us),
-        communication_ps=picoseconds(style.communication_us),
-        message_ps=picoseconds(style.message_us),
-        tensor_ps=picoseconds(style.crossing_us) if crosses else 0,
-        synchronises=style.synchronises,
+        communication_ps=0 if is_one_graph else picoseconds(style.communication_us),
+        message_ps=0 if is_one_graph else picoseconds(style.message_us),
+        tensor_ps=picoseconds(style.crossing_us) if crosses and not is_one_graph else 0,
+        synchronises="step" if is_one_graph and style.synchronises != "none" else style.synchronises,
         queue_limit=style.queue_limit,
         merges=merges,
     )

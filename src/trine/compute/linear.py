@@ -32,6 +32,7 @@ from typing import cast
 
 from trine.cluster.presets import GpuSpec
 from trine.common.evidence import ASSUMED
+from trine.common.precision import HALVES
 from trine.compute.cache import CachedTraffic
 from trine.compute.calibration import Calibration, measured_times, signatures, time_step_ps
 from trine.compute.cost import Sizing, Work
@@ -151,7 +152,7 @@ class LinearTimes:
     def _table_ratio(self, operator: Operator, before: Split, after: Split) -> float | None:
         """Return the ratio of the tables' times of a 16-bit product or attention; None without a table."""
         is_covered = self._gpu is not None and family_of(kind_of(operator)) in _IN_HALF
-        if not is_covered or dtype_of(operator, self._workload.tensors) not in ("float16", "bfloat16"):
+        if not is_covered or dtype_of(operator, self._workload.tensors) not in HALVES:
             return None
         if self._tables is None:
             self._tables = SizedTimes(cast("GpuSpec", self._gpu))

@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 from trine.cluster.presets import GpuSpec, load_gpu
 from trine.common.evidence import ASSUMED, MEASURED, MODELLED, TRANSFERRED
 from trine.common.plugins import Registry
+from trine.common.precision import HALVES
 from trine.compute.calibration import Calibration
 from trine.compute.cost import Sizing, Work
 from trine.compute.kinds import family_of, kind_of
@@ -72,7 +73,7 @@ class Transfer:
         amount: its work. fixed_ps: the part of ``ps`` that does not depend on size.
         """
         precision = precision_of(sizes.operator, self._workload.tensors, self._tf32_products)
-        if ps > 0 and precision in ("float16", "bfloat16") and family_of(kind_of(sizes.operator)) in _IN_HALF:
+        if ps > 0 and precision in HALVES and family_of(kind_of(sizes.operator)) in _IN_HALF:
             halves = [times.time(sizes) for times in self._halves]
             if halves[0] is not None and halves[1] is not None:
                 return math.ceil(ps * (halves[1].us / halves[0].us)), TRANSFERRED

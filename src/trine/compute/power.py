@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from trine.cluster.presets import GpuSpec
+from trine.common.precision import PRECISIONS
 from trine.common.units import PS_PER_S
 from trine.compute.cost import Sizing, Work
 from trine.compute.kinds import family_of, is_backward, is_compute_bound, kind_of
@@ -26,7 +27,7 @@ from trine.graph.workload import Operator, Workload
 #: Part of a memory-bound operator's dynamic power that follows the clock: SMs and L2; the rest is in the HBM (assumed).
 CLOCKED = 0.5
 #: Precisions of the tensor cores whose GEMMs have a ceiling of their clock.
-_TENSOR_CORES = frozenset({"bfloat16", "float16", "float8", "float4"})
+_TENSOR_CORES = frozenset(precision.name for precision in PRECISIONS if precision.on_tensor_cores)
 #: Bisections of the clock, to less than 0.01 MHz.
 _HALVINGS = 20
 

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, fields
 
 from trine.cluster.presets import GpuSpec
 from trine.common.kept import keep
+from trine.common.precision import ARITHMETIC, BY_NAME, PRECISIONS
 from trine.common.units import PS_PER_S, finite_number
 from trine.compute.cost import Sizing, Work, work
 from trine.compute.kinds import family_of, is_compute_bound, kind_of
@@ -83,12 +84,7 @@ def alike_in(workload: Workload) -> Alike:
 
 
 #: Precisions that an operator may state.
-_STATED = ("float32", "tfloat32", "float8", "float4")
-_DTYPES = {
-    "float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16", "float32": "float32",
-    "float64": "float64", "float16": "float16", "tfloat32": "tfloat32", "float8_e4m3fn": "float8",
-    "float8_e5m2": "float8", "float8": "float8", "float4_e2m1fn": "float4", "float4": "float4",
-}  # fmt: skip
+_STATED = frozenset(precision.name for precision in PRECISIONS if precision.is_stated)
 
 
 def check_peaks(gpu: GpuSpec) -> None:
@@ -99,7 +95,7 @@ def check_peaks(gpu: GpuSpec) -> None:
 
 def dtype_name(tensor: Tensor) -> str:
     """Return the floating-point type of a tensor, or float32 for other types."""
-    return _DTYPES.get(tensor.dtype.removeprefix("torch.").removeprefix("c10::").lower(), "float32")
+    return ARITHMETIC.get(tensor.dtype.removeprefix("torch.").removeprefix("c10::").lower(), "float32")
 
 
 def dtype_of(operator: Operator, tensors: Mapping[int, Tensor]) -> str:
@@ -111,7 +107,7 @@ def dtype_of(operator: Operator, tensors: Mapping[int, Tensor]) -> str:
     for i in (*operator.outputs, *operator.inputs) if outputs_first else (*operator.inputs, *operator.outputs):
         tensor = tensors.get(i)
         if tensor is not None:
-            dtype = _DTYPES.get(tensor.dtype.removeprefix("torch.").removeprefix("c10::").lower())
+            dtype = ARITHMETIC.get(tensor.dtype.removeprefix("torch.").removeprefix("c10::").lower())
             if dtype is not None:
                 return dtype
     return "float32"
@@ -154,10 +150,17 @@ def least_time_s(gpu: GpuSpec, amount: Work, precision: str) -> float:
     return max(amount.flops / peak(gpu, precision), amount.bytes / gpu.memory_bytes_per_s)
 
 
-def has_float4(gpu: GpuSpec) -> bool:
-    """Return whether the tensor cores multiply in FP4: NVIDIA's from Blackwell on, at twice their FP8 rate."""
-    is_blackwell = any(word in gpu.name for word in ("b200", "b300", "rtx-5", "rtx-pro-6000"))
-    return is_blackwell and "float8" in gpu.flop_per_s
+def derived_peak(gpu: GpuSpec, precision: str) -> int | None:
+    """Return the peak FLOP/s that a data sheet does not list but another precision's peak tells; None without one.
+
+    So NVIDIA's tensor cores multiply in FP4 from Blackwell on, at twice their FP8 rate.
+    """
+    of = BY_NAME.get(precision)
+    if of is None or of.peak_from is None or not any(word in gpu.name for word in of.peak_on):
+        return None
+    name, factor = of.peak_from
+    rate = gpu.flop_per_s.get(name)
+    return None if rate is None else factor * rate
 
 
 def peak(gpu: GpuSpec, precision: str) -> int:
@@ -166,8 +169,9 @@ def peak(gpu: GpuSpec, precision: str) -> int:
     for name in (precision, "float32") if precision == "tfloat32" else (precision,):
         if name in rates:
             return rates[name]
-    if precision == "float4" and has_float4(gpu):
-        return 2 * rates["float8"]
+    derived = derived_peak(gpu, precision)
+    if derived is not None:
+        return derived
     raise InputError(f"GPU {gpu.name} has no peak for {precision}{nearest(precision, rates)}", field="gpu")
 
 

@@ -19,6 +19,7 @@ from trine.cluster.presets import known_clusters, known_gpus
 from trine.common.arguments import named_arguments
 from trine.common.evidence import ASSUMED, MEASURED, MODELLED, TRANSFERRED
 from trine.common.inputs import PRESETS, exists, preset_names
+from trine.common.precision import BY_WORD
 from trine.common.spec import load_mapping
 from trine.common.units import format_bytes
 from trine.compute.tables.files import FOLDER, known_tables, read_arrays
@@ -45,10 +46,9 @@ _NEXT = {
     "software": "trine software show {name}",
     "precisions": "trine trace models (a model's dtype: model:NAME,dtype=...)",
 }
-#: Published steps, their columns that make a model's shape, and trine's names of their precisions.
+#: Published steps, and their columns that make a model's shape.
 _STEPS = "training/steps.csv.gz"
 _SHAPE = ("layers", "hidden", "heads", "ffn")
-_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "float8", "fp32": "float32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +299,7 @@ def _software(name: str) -> Supported:
 
 def _precisions() -> Iterator[Supported]:
     gpus = {name: load_gpu(name) for name in known_gpus()}
-    rows = Counter(_DTYPES.get(row["precision"], "") for row in _csv(_STEPS))
+    rows = Counter(BY_WORD[row["precision"]].name for row in _csv(_STEPS) if row["precision"] in BY_WORD)
     for dtype in dict.fromkeys((*(dtype for spec in gpus.values() for dtype in spec.flop_per_s), "float4")):
         label = "float32 operators" if dtype == "float32" else f"GEMM {dtype}"
         measured = [name for name in gpus if label in _tables_of(name)]

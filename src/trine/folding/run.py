@@ -15,8 +15,9 @@ from trine.common.arrays import Bool, Int8, Int32, Int64, spans
 from trine.common.units import format_time
 from trine.engine import run
 from trine.engine.models import Network, QueueModel, network_model, why_unfolded
-from trine.errors import InputError, SimulationError, nearest
+from trine.errors import InputError, SimulationError
 from trine.folding.extract import Extraction, extract_patterns
+from trine.folding.modes import FoldMode, fold_of
 from trine.folding.observe import Observation, observe, rank_memory
 from trine.folding.pattern import JobPatterns, Pattern
 from trine.folding.signals import whole_times
@@ -115,7 +116,6 @@ def _peaks(run: FoldedRun, pattern: Pattern, ranks: Int64) -> list[int]:
     return peaks
 
 
-FOLDING = ("on", "exact", "ranks", "off", "verify")
 #: Results with at most this number of ranks, and of steps of all their programs (about 2 s), show all of them.
 SHOW_ALL, SHOW_ALL_STEPS = 64, 300_000
 _SHOWS_FEW: ContextVar[bool] = ContextVar("shows_few", default=False)
@@ -215,7 +215,7 @@ class JobRun:
 
 @dataclass
 class JobRunner:
-    """Runner of one job. fold: one of FOLDING. stragglers: slow ranks and jitter. has_estimate: see :class:`Folder`.
+    """Runner of one job. fold: a mode or its text. stragglers: slow ranks, jitter. has_estimate: see :class:`Folder`.
     fullest_program: see :func:`trine.folding.run.representative_ranks`.
     """
 
@@ -230,24 +230,23 @@ class JobRunner:
 
     def run(self) -> JobRun:
         """Simulate the job. Raises SimulationError if ``verify`` finds a difference."""
-        if self.fold not in FOLDING:
-            raise InputError(f"unknown folding {self.fold!r}{nearest(self.fold, FOLDING)}", field="fold")
+        fold = fold_of(self.fold)
         why = self._why_unfolded()
-        if self.fold == "off" or (why and self.stragglers is None and self.fold != "verify"):
+        if fold is FoldMode.OFF or (why and self.stragglers is None and not fold.verifies):
             return self._unfolded(None, why)
         extraction, whole = Extraction(self.job, self.placement.group_costs), _Whole(self, None)
-        if self.fold != "verify" and not why and self._are_alone(extraction, whole):
+        if not fold.verifies and not why and self._are_alone(extraction, whole):
             return self._with_all_ranks(whole, None, why="no two ranks have the same place in collectives")
         patterns = extraction.job_patterns()
         scaling = self._scaling(patterns)
         folder = self._folder(patterns, scaling)
         why = why or _why_queues(folder)
-        if self.fold == "verify" and (why or self.placement.num_ranks == 1):
+        if fold.verifies and (why or self.placement.num_ranks == 1):
             raise InputError(f"no ranks are folded, so there is nothing to verify: {why or 'one rank'}", field="fold")
         if why:
             return self._unfolded(scaling, why)
         whole = whole if scaling is None else _Whole(self, scaling)
-        if self.fold == "verify":
+        if fold.verifies:
             folded = folder.run()
             return self._with_shown_ranks(folded, whole, check_fold(folded, whole.graph, whole.records))
         if not self._shows_all:
@@ -305,7 +304,7 @@ class JobRunner:
     def _unfolded(self, scaling: StragglerScaling | None, why: str) -> JobRun:
         if scaling is None and self.stragglers is not None:
             scaling = self._scaling(extract_patterns(self.job, self.placement.group_costs))
-        return self._with_all_ranks(_Whole(self, scaling), None, why=why if self.fold != "off" else "")
+        return self._with_all_ranks(_Whole(self, scaling), None, why=why if self.fold != FoldMode.OFF else "")
 
     def _with_shown_ranks(self, folded: FoldedRun, whole: _Whole, sentence: str = "") -> JobRun:
         if self._shows_all:
@@ -326,7 +325,7 @@ class JobRunner:
 
     def _with_all_ranks(self, whole: _Whole, folded: FoldedRun | None, *, why: str = "", sentence: str = "") -> JobRun:
         graph, memory = whole.built
-        if folded is not None and (self.fold == "verify" or not whole.is_run):
+        if folded is not None and (self.fold == FoldMode.VERIFY or not whole.is_run):
             records = unfolded_records(folded, graph)
         else:
             records = whole.records

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.file import check_readable
-from trine.common.inputs import read_text
+from trine.common.inputs import head, read_text
 from trine.common.outputs import write_text
 from trine.common.plugins import Registry
-from trine.common.recognise import CLUSTER, foreign_file
+from trine.common.recognise import CLUSTER, MAX_CHARS, foreign_file
 from trine.common.spec import parse_json, parse_yaml
 from trine.errors import SpecError, nearest
 from trine.formats.gpu_names import gpu_of_text, listed_gpus, refuse_environment
@@ -188,9 +188,6 @@ _KNOWN = (
     "nvidia-smi topo -m, topology XML of NCCL or RCCL (NCCL_TOPO_DUMP_FILE), lstopo XML, InfraGraph, a CSV list of "
     "links, node-link JSON, GraphML, ASTRA-sim's network file, a cluster file of trine; see trine help imports"
 )
-_ROCM = re.compile(
-    r"ROCm System Management|between two GPUs|\(Topology\) Numa|LINK TYPE TABLE|ACCESS TABLE:", re.IGNORECASE
-)
 #: Formats whose readers take parsed data instead of text.
 _DATA = ("infragraph", "networkx", "astra-sim")
 _XML_ROOT = re.compile(r"<(?![?!])\s*([\w.-]+)")
@@ -254,12 +251,23 @@ def detect(file: str, format: str | None = None) -> tuple[str, object]:
     """
     if format is not None and format not in READERS:
         raise SpecError(f"unknown format {format!r}{nearest(format, READERS.names())}", field="format")
-    text = read_text(file)
+    text = _text_of(file)
     kind = format or _by_text(text, file)
     if kind is not None and kind not in _DATA:
         return kind, text
     data = _plain_data(text, file)
     return kind or _by_keys(data, file), data
+
+
+def _text_of(file: str) -> str:
+    """Return a file's text. Raises SpecError, which names the file's program if its bytes are compressed or binary."""
+    try:
+        return read_text(file)
+    except SpecError:
+        foreign = foreign_file(head(file, MAX_CHARS).decode("utf-8", "replace"), CLUSTER)
+        if foreign is None:
+            raise
+        raise SpecError(foreign, file=file) from None
 
 
 def _by_text(text: str, file: str) -> str | None:
@@ -275,16 +283,15 @@ def _by_text(text: str, file: str) -> str | None:
             formats = "<system> (NCCL), <topology> (lstopo), <graphml>"
             raise SpecError(f"is XML with {tag} at its root; known: {formats}", file=file)
         return tags[root[1]]
-    if (foreign := foreign_file(text, CLUSTER)) is not None and not _MATRIX_ROW.search(text):
+    has_matrix = _MATRIX_ROW.search(text) is not None and "X" in text.replace("|", " ").split()
+    if (foreign := foreign_file(text, CLUSTER)) is not None and not has_matrix:
         raise SpecError(f"{foreign}{_seen_gpus(text)}", file=file)
     first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
     if {"source", "target"} <= {cell.strip().lower() for cell in first.split(",")}:
         return "csv"
-    if _ROCM.search(text):
-        raise SpecError(f"is a topology of rocm-smi or amd-smi, which trine does not read; known: {_KNOWN}", file=file)
     if _XPU.search(text):
         raise SpecError(f"is a topology of xpu-smi, which trine does not read; known: {_KNOWN}", file=file)
-    if _MATRIX_ROW.search(text) and "X" in text.replace("|", " ").split():
+    if has_matrix:
         return "nvidia-smi"
     refuse_environment(text, file)
     keys = set(_TOP_KEY.findall(text))

@@ -25,11 +25,6 @@ from trine.inference.products import TOKENS
 _START_US = 20.0
 _BANDWIDTH_SHARE, _PEAK_SHARE = 0.8, 0.55
 _NEIGHBOURS = 4
-#: Precisions whose measured experts stand in for one without measurements, nearest first.
-_STAND_INS = {
-    "bf16": ("bf16",), "fp8": ("fp8", "fp8-block"), "fp8-block": ("fp8-block", "fp8"), "nvfp4": ("nvfp4",),
-    "mxfp4": ("mxfp4",), "mxfp8": ("mxfp8", "mxfp4"),
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +92,7 @@ def experts_evidence(gpu: GpuSpec, engine: str, precision: ServedPrecision) -> s
 
 def _table(gpu: GpuSpec, engine: str, precision: ServedPrecision) -> tuple[str, str] | None:
     """Return the GPU and the array whose measurements are used, or None."""
-    for kernels in _STAND_INS[precision.kernels]:
+    for kernels in (precision.kernels, *precision.stand_ins):
         source = kernel_source(gpu.name, "experts", engine, kernels)
         if source is not None:
             return source.gpu.name, source.name

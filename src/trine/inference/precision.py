@@ -6,14 +6,15 @@ from functools import cache
 from typing import Annotated, Literal
 
 from trine.common.inputs import PRESETS
-from trine.common.schema import Field, Spec
+from trine.common.precision import BY_WORD, CASTS
+from trine.common.schema import BeforeValidator, Field, Spec, one_of
 from trine.common.spec import read_spec
 from trine.errors import InputError, nearest
 
 #: Folder of everything that only serving needs.
 SERVING = PRESETS / "serving"
 #: Bytes of an element of the KV cache by its precision.
-KV_BYTES = {"bf16": 2, "fp8": 1}
+KV_BYTES = {word: int(BY_WORD[word].bytes) for word in ("bf16", "fp8")}
 DEFAULT = "bf16"
 
 
@@ -22,12 +23,13 @@ class ServedPrecision(Spec):
 
     title: str
     weight_bits: Annotated[float, Field(gt=0, le=32)]
-    products: Literal["bfloat16", "float8", "float4"]
+    products: Annotated[str, BeforeValidator(one_of((BY_WORD[DEFAULT].name, *CASTS)))]
     dense: bool = True
     experts: bool = True
     latent: bool = True
     casts: Annotated[int, Field(ge=0, le=4)] = 0
     kernels: str = "bf16"
+    stand_ins: list[str] = Field(default_factory=list)
     kv: Literal["bf16", "fp8"] = "bf16"
     stored: list[str] = Field(default_factory=list)
     generations: list[str] = Field(default_factory=list)

@@ -16,6 +16,7 @@ import yaml
 from trine.cluster.measured_gpu import FORMAT, MeasuredKernel, is_gpu_file
 from trine.cluster.presets import GpuSpec, load_gpu
 from trine.common.outputs import write_text
+from trine.common.precision import HALVES
 from trine.errors import InputError, SpecError
 from trine.measure.kernels import Kernel
 from trine.measure.timing import Measurement
@@ -24,7 +25,7 @@ from trine.measure.torch_device import DeviceFacts
 #: Share of the peak in the closed form of large GEMMs (tables/gemm.py), and of the bandwidth in copies
 #: (tables/operators.py). With derived peaks, both stand for themselves.
 GEMM_SHARE, COPY_SHARE = 0.8, 0.92
-_ALIKE = {"float16": "bfloat16", "bfloat16": "float16"}
+_ALIKE = {name: other for name in HALVES for other in HALVES if other != name}
 _HEADER = "# Kernels of one GPU, written by trine measure: give this file in place of a GPU's name (--gpu FILE).\n"
 
 

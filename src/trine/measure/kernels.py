@@ -10,10 +10,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
+from trine.common.precision import BY_WORD
 from trine.compute.tables.measured_file import ITEM_BYTES, moved_bytes
 
 #: Precision as typed -> dtype of the rows.
-PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "tf32": "tfloat32", "fp32": "float32", "fp8": "float8"}
+PRECISIONS = {word: precision.name for word, precision in BY_WORD.items()}
 _GOLDEN = 0.6180339887498949
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trine.cluster.measured_gpu import DEFAULT_KERNEL, FLASH_KERNEL
+from trine.common.precision import BY_NAME
 from trine.errors import InputError, MissingExtraError
 from trine.measure.kernels import Kernel
 from trine.measure.timing import NO_MEMORY, KernelUnavailable
@@ -178,8 +179,7 @@ class TorchDevice:
 
     def _random(self, dtype: str, *shape: int) -> Any:
         """Return a tensor of random numbers: with zeros a GPU needs less power and clocks higher."""
-        kinds = {"tfloat32": "float32", "float8": "float8_e4m3fn"}
-        kind = getattr(self._torch, kinds.get(dtype, dtype))
+        kind = getattr(self._torch, BY_NAME[dtype].tensor_type)
         if dtype == "float8":
             return self._torch.randn(shape, device=self._device, dtype=self._torch.bfloat16).to(kind)
         return self._torch.randn(shape, device=self._device, dtype=kind)

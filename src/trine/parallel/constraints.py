@@ -119,6 +119,11 @@ class LayoutChecker:
                 return rule
         return None
 
+    def excludes(self, values: Mapping[str, Value]) -> bool:
+        """Return whether these values alone violate a rule, whatever the other fields of a layout are."""
+        about_them = (rule for rule, names, _ in self._rules if set(names) <= values.keys())
+        return not all(self._is_met(rule, values) for rule in about_them)
+
     def _is_met(self, rule: LayoutRule, values: Mapping[str, Value]) -> bool:
         for heads in self._kinds:
             numbers = {} if heads is None else {"heads": heads.queries, "kv_heads": heads.keys}

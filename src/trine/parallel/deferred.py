@@ -38,6 +38,7 @@ class DeferredHead(PipelineSchedule):
             )
         self._schedule, self._count = schedule, count
         self.name, self.takes_virtual_stages = schedule.name, schedule.takes_virtual_stages
+        self.alternates = schedule.alternates
 
     def passes(self, rank: int, pipeline: Pipeline) -> list[PipelineAction]:
         last = pipeline.num_chunks - 1

@@ -22,7 +22,7 @@ class ExpertOverlap(PipelineSchedule):
     """
 
     def __init__(self, schedule: PipelineSchedule) -> None:
-        if schedule.name not in ("1f1b", "interleaved"):
+        if not schedule.alternates:
             raise PlanError(
                 f"expert_overlap joins the passes of 1f1b and interleaved schedules, not of {schedule.name}"
             )

@@ -12,7 +12,7 @@ from trine.common.units import MAX_GPUS, finite_number
 from trine.errors import PlanError, nearest, nearest_numbers
 from trine.parallel.axes import DEFAULT_ORDER, Axis, AxisGroups, check_order, grid_axes
 from trine.parallel.layer_counts import ACCOUNTED
-from trine.parallel.schedules import SCHEDULES
+from trine.parallel.schedules import SCHEDULES, known_order
 from trine.parallel.token_dispatch import ALL_TO_ALL, DISPATCHES
 
 SHARDINGS = ("none", "zero1", "zero2", "zero3", "fsdp")
@@ -139,6 +139,8 @@ class Plan(OneLine):
         all-to-all.
     expert_overlap: whether the expert exchanges of each forward pass run beside the compute of another micro-batch's
         backward pass, and the reverse (:mod:`trine.parallel.expert_overlap`).
+    shared_expert_overlap: whether shared experts compute beside the expert exchanges of their own layer
+        (Megatron-core's ``moe_shared_expert_overlap``).
     capacity_factor: an expert takes at most this multiple of its even share of the tokens; the rest is dropped.
     overlap: effect of communication on concurrent compute: ``"ideal"``: neither slows the other; ``"modelled"``: its
         kernels take SMs and memory bandwidth from compute (docs/background/contention.md); ``"none"``: they take turns.
@@ -203,6 +205,7 @@ class Plan(OneLine):
         None, "Choose how tokens reach their experts: all-to-all or deepep [the software's, else all-to-all]."
     )
     expert_overlap: bool = option(False, "Overlap expert exchanges with another micro-batch's compute.")
+    shared_expert_overlap: bool = option(False, "Compute shared experts beside the expert exchanges.")
     capacity_factor: float | None = option(None, "Drop tokens beyond X times an expert's even share.")
     overlap: str | None = option(None, "Choose the model of overlap; range: all three [the software's, else ideal].")
     algorithm: tuple[tuple[str, str], ...] = option((), "Choose algorithms of collectives, e.g. all_reduce=ring.")
@@ -267,7 +270,7 @@ class Plan(OneLine):
     def _usual_deferral(self, values: Mapping[str, object]) -> object:
         """Return ``defer_head_gradient`` of the software's ``values``; None where it has no effect, or for False."""
         count, schedule = values.get("defer_head_gradient", False), self.schedule or values["schedule"]
-        is_possible = self.pp > 1 and not self.reduces_each and schedule in ("1f1b", "interleaved")
+        is_possible = self.pp > 1 and not self.reduces_each and known_order(str(schedule)).alternates
         return count if is_possible and count is not False else None
 
     @property
@@ -485,6 +488,9 @@ _RULES: tuple[tuple[str, Callable[[Plan], object], str | Callable[[Plan], str]],
     ("capacity_factor", lambda p: p.ep > 1, f"capacity_factor {_NO_EXPERTS}"),
     ("dispatch", lambda p: p.dispatch in (None, ALL_TO_ALL) or p.ep > 1, f"dispatch {_NO_EXPERTS}"),
     ("expert_overlap", lambda p: p.ep > 1, f"expert_overlap {_NO_EXPERTS}"),
+    ("shared_expert_overlap", lambda p: p.ep > 1, f"shared_expert_overlap {_NO_EXPERTS}"),
+    ("shared_expert_overlap", lambda p: not p.expert_overlap,
+     "shared_expert_overlap and expert_overlap both hide the exchanges of experts: give one"),
     ("expert_overlap", lambda p: p.pp == 1 or p.virtual_stages > 1,
      "expert_overlap in a pipeline needs virtual stages: with one chunk a rank, a forward pass waits for the backward "
      "pass beside it"),
@@ -551,6 +557,7 @@ def form_facts(plan: Plan) -> dict[str, object]:
         "expert_imbalance": ("measured" if plan.expert_shares else plan.expert_imbalance) if plan.ep > 1 else None,
         "dispatch": plan.dispatch if plan.ep > 1 and plan.dispatch != ALL_TO_ALL else None,
         "expert_overlap": plan.expert_overlap or None,
+        "shared_expert_overlap": plan.shared_expert_overlap or None,
         "capacity_factor": plan.capacity_factor,
         "stage_layers": list(plan.stage_layers) or None,
         "first_stage_layers": plan.first_stage_layers,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from trine.common.precision import ITEM_BYTES
 from trine.compute import kind_of
 from trine.compute.kinds import family_of, layer_of
 from trine.graph.memory import MEMORY_CATEGORIES
@@ -180,11 +181,8 @@ class Logits:
         """Return the bytes of float32 copies that the trace does not name, at a backward operator of the loss."""
         if self._logits is None or self._item_bytes is None or op.phase != BACKWARD or not op.layer.startswith("loss"):
             return []
-        count = self._context.rank_bytes(self._logits.id, batch) // _ITEM.get(self._logits.dtype, 4)
+        count = self._context.rank_bytes(self._logits.id, batch) // int(ITEM_BYTES.get(self._logits.dtype, 4))
         count //= self._context.memory_style.loss_chunks
         live_bytes = sum(live[storage][0] for storage in self._storages if storage in live)
         missing = max(int(count * self._item_bytes) - live_bytes, 0)
         return [4 * count] * (missing // (4 * count)) + [missing % (4 * count)] if missing else []
-
-
-_ITEM = {"bfloat16": 2, "float16": 2}

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from trine.collectives.one_operation import ONE_OPERATION
+from trine.common.precision import HALVES
 from trine.graph.program import COMPUTE_STREAM, Compute, Label, Phase
 from trine.graph.workload import FORWARD, Operator
 from trine.parallel.chunks import OperatorRun, Place
@@ -121,8 +122,6 @@ def shard_degrees(program: StageProgram) -> tuple[int, int]:
     return groups.size(groups.shard), groups.size(groups.expert_shard)
 
 
-#: Weight dtypes that need float32 copies in the optimizer.
-HALVES = frozenset({"bfloat16", "float16"})
 #: Parameter bytes at which a unit closes if the operator names do not show layers.
 DEFAULT_UNIT_BYTES = 25 * 2**20
 _NO_LIMIT = 2**62

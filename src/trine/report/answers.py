@@ -10,7 +10,7 @@ from html import escape
 from trine.report.documents import page_of
 from trine.report.html import render, write_page
 from trine.report.page import Page
-from trine.report.run_blocks import NO_RUN, blocks_of_run
+from trine.report.run_blocks import NO_RUN, HasRunBlocks, blocks_of_run
 from trine.results.report import Report
 from trine.results.run import TaskRun
 
@@ -50,7 +50,10 @@ def page_of_answer(
         found = answer.to_json() if document is None else document
     if isinstance(answer, TaskRun):
         run = answer
-    blocks = NO_RUN if run is None else blocks_of_run(run)
+    if isinstance(answer, HasRunBlocks):
+        blocks = answer.run_blocks()
+    else:
+        blocks = NO_RUN if run is None else blocks_of_run(run)
     return page_of(found, headline=headline, command=command, run=blocks)
 
 

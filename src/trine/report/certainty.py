@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from trine.common.evidence import EVIDENCE
 from trine.report.blocks import Block, CommandLine, Item, Items, Table, Text
 from trine.report.blocks import Column as TableColumn
 from trine.report.page import PageSection
 from trine.report.reading import Document, number, rows, section, text, texts
 
-#: Kinds of evidence in the order of trust.
-KINDS = ("measured", "interpolated", "fitted", "transferred", "modelled", "assumed")
+_CITATION = "Cite trine as its CITATION.cff says; trine.cite(result) in Python lists the works behind a result."
 
 
 def certainty(document: Document, command: str, extra: tuple[Block, ...] = ()) -> PageSection:
@@ -32,7 +32,7 @@ def certainty(document: Document, command: str, extra: tuple[Block, ...] = ()) -
         blocks.append(settings)
     if command:
         blocks.append(CommandLine(title="Repeat this answer", line=command))
-    blocks.append(Text(lines=(_simulator(document), "Cite trine as its CITATION.cff says: trine help cite.")))
+    blocks.append(Text(lines=(_simulator(document), _CITATION)))
     return PageSection(key="sure", question="How sure?", answer=_answer(document, evidence), blocks=tuple(blocks))
 
 
@@ -41,7 +41,7 @@ def _answer(document: Document, evidence: list[Document]) -> str:
     if band:
         return f"The likely range is {band[:1].lower()}{band[1:]}." if not band[0].isdigit() else f"{band}."
     kinds = [text(row, "kind") for row in evidence]
-    counts = [f"{kinds.count(kind)} {kind}" for kind in KINDS if kind in kinds]
+    counts = [f"{kinds.count(kind)} {kind}" for kind in EVIDENCE if kind in kinds]
     if counts:
         return f"The numbers rest on {len(kinds)} statements: {', '.join(counts)}."
     return "The answer states its assumptions in the notes."

@@ -9,6 +9,7 @@ from trine.common.inputs import read_text
 from trine.common.spec import parse_json
 from trine.errors import InputError
 from trine.report.collective import collective_page
+from trine.report.eidolon import eidolon_page
 from trine.report.generic import generic_page
 from trine.report.inside_gpu import inside_gpu_page
 from trine.report.layouts import plan_page
@@ -17,6 +18,7 @@ from trine.report.reading import Document, text
 from trine.report.run_blocks import NO_RUN, RunBlocks
 from trine.report.serving import infer_page, serving_plan_page
 from trine.report.sizing import size_page
+from trine.report.slow_run import check_hang_page, check_trace_page, comparison_page, measured_comparison_page
 from trine.report.sweeps import sweep_page
 from trine.report.training import training_page
 
@@ -24,18 +26,27 @@ from trine.report.training import training_page
 MAX_ANSWER_BYTES = 256 * 2**20
 
 PageMaker = Callable[[Document, str], Page]
+RunPageMaker = Callable[[Document, str, RunBlocks], Page]
 
-#: The page of each schema (``trine/NAME/1``) besides ``result``; other answers have the generic page.
+#: The page of each schema (``trine/NAME/1``) besides RUN_PAGES; other answers have the generic page.
 PAGES: dict[str, PageMaker] = {
     "collective": collective_page,
     "loadstore-collective": inside_gpu_page,
     "loadstore": inside_gpu_page,
-    "eidolon": inside_gpu_page,
+    "eidolon": eidolon_page,
     "plan": plan_page,
     "size": size_page,
     "infer": infer_page,
     "plan-serve": serving_plan_page,
     "experiment": sweep_page,
+}
+#: Pages that also show blocks of the run itself.
+RUN_PAGES: dict[str, RunPageMaker] = {
+    "result": training_page,
+    "check-trace": check_trace_page,
+    "check-hang": check_hang_page,
+    "compare": comparison_page,
+    "compare-trace": measured_comparison_page,
 }
 
 
@@ -46,8 +57,8 @@ def page_of(document: Document, *, headline: str = "", command: str = "", run: R
     the command line that repeats it. run: blocks that are not in the JSON.
     """
     schema = schema_of(document)
-    if schema == "result":
-        return training_page(document, command, run)
+    if schema in RUN_PAGES:
+        return RUN_PAGES[schema](document, command, run)
     maker = PAGES.get(schema)
     return generic_page(document, headline, command) if maker is None else maker(document, command)
 

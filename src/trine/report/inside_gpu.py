@@ -1,4 +1,4 @@
-"""The page of a load-store run: ``collective --fidelity loadstore``, ``kernel run`` and ``eidolon run``."""
+"""The page of a load-store run: ``collective --fidelity loadstore`` and ``kernel run``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def inside_gpu_page(document: Document, command: str) -> Page:
     """Return the page of a run of GPU programs."""
     run = section(document, "run") or document
     evidence = {**document, **{key: run.get(key, []) for key in ("evidence", "not_modelled", "notes")}}
-    sections = [_inside(run), _links(run)]
+    sections = [inside_section(run), _links(run)]
     sizes = rows(document, "rows")
     if sizes:
         table = table_of_rows("Sizes", sizes)
@@ -62,7 +62,8 @@ def _facts(run: Document) -> tuple[Fact, ...]:
     return tuple(facts)
 
 
-def _inside(run: Document) -> PageSection:
+def inside_section(run: Document) -> PageSection:
+    """Return the section: states of wavefronts, compute units, parts of the chip, operations."""
     blocks: list[Block] = []
     states = _states(section(run, "wavefronts"))
     if states:

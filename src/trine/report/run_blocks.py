@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from trine.report.blocks import Block
 from trine.report.memory import memory_over_time
@@ -21,6 +22,14 @@ class RunBlocks:
 
 
 NO_RUN = RunBlocks()
+
+
+@runtime_checkable
+class HasRunBlocks(Protocol):
+    """An answer about a measured run, which has a timeline besides its JSON."""
+
+    def run_blocks(self) -> RunBlocks:
+        """Return the blocks of the run."""
 
 
 def blocks_of_run(run: TaskRun) -> RunBlocks:

@@ -7,17 +7,8 @@ from trine.results.columns import to_row, to_rows
 from trine.results.repeats import RepeatedSteps, Repeats
 from trine.results.report import Row, Table, evidence_rows, seconds
 from trine.results.run import TaskRun
+from trine.results.step_columns import COLLECTIVE, ENERGY, HOST, LINK, MEMORY
 from trine.results.waits import RANK_REASONS
-
-#: Columns of the tables, in order.
-_COLLECTIVE_COLUMNS = "kind bytes count group_size total_count time_s transfer_s waiting_s axes algorithms"
-_LINK_COLUMNS = "link bytes bytes_per_s utilisation links_alike tier"
-_MEMORY_COLUMNS = (
-    "verdict allocated_bytes reserved_bytes outside_bytes available_bytes needed_bytes needed_low_bytes "
-    "needed_high_bytes margin_bytes"
-)
-_HOST_COLUMNS = "verdict host bytes_per_host capacity_bytes margin_bytes ranks hosts"
-_ENERGY_COLUMNS = "step_j mean_w peak_rank_w by_state_j states_w ranks ranks_counted evidence detail"
 
 
 def document(result: TaskRun) -> Row:
@@ -27,13 +18,13 @@ def document(result: TaskRun) -> Row:
     repeated_steps = (
         {} if result.repeated_steps is None else {"repeated_steps": repeated_steps_row(result.repeated_steps)}
     )
-    host_memory = None if result.host_memory is None else to_row(result.host_memory, _HOST_COLUMNS)
-    energy = None if result.energy is None else to_row(result.energy, _ENERGY_COLUMNS)
+    host_memory = None if result.host_memory is None else to_row(result.host_memory, HOST)
+    energy = None if result.energy is None else to_row(result.energy, ENERGY)
     critical_path = {f"{_key(name)}_s": seconds(ps) for name, ps in result.critical_path_times.items()}
     return {
         **_step_numbers(result),
         "terms": _terms(result),
-        "collectives": to_rows(result.collectives, _COLLECTIVE_COLUMNS),
+        "collectives": to_rows(result.collectives, COLLECTIVE),
         "evidence": evidence_rows(result.evidence),
         "warnings": list(result.warnings),
         "not_modelled": list(result.not_modelled),
@@ -46,7 +37,7 @@ def document(result: TaskRun) -> Row:
         **repeated_steps,
         "ranks": rank_rows(result),
         **_shares(result),
-        "links": to_rows(result.links, _LINK_COLUMNS),
+        "links": to_rows(result.links, LINK),
         "memory": memory_rows(result),
         "host_memory": host_memory,
         "energy": energy,
@@ -93,8 +84,8 @@ def tables(result: TaskRun) -> dict[str, Table]:
     tables_by_name: dict[str, Table] = {
         "ranks": rank_rows(result),
         **_shares(result),
-        "collectives": to_rows(result.collectives, _COLLECTIVE_COLUMNS),
-        "links": to_rows(result.links, _LINK_COLUMNS),
+        "collectives": to_rows(result.collectives, COLLECTIVE),
+        "links": to_rows(result.links, LINK),
         "memory": [_with_categories(row) for row in memory_rows(result)],
         "headline": headline.rows(result),
         "records": result.record_table,
@@ -207,7 +198,7 @@ def memory_rows(result: TaskRun) -> list[Row]:
             "peak_at_s": seconds(peak.time_ps),
             "by_category_bytes": peak.by_category,
             "capacity_bytes": capacities[row] or None,
-            **to_row(use, _MEMORY_COLUMNS),
+            **to_row(use, MEMORY),
         }
         for row, (rank, peak, use) in enumerate(
             zip(result.shown_ranks, result.memory_peaks, result.memory_uses, strict=False)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trine.common.units import format_time
 from trine.errors import InputError
 from trine.results import frames, headline, summary
+from trine.results.kineto import write_kineto
 from trine.results.records import record_table
 from trine.results.report import Report, Row, Table, Timeline
 from trine.results.run import TaskRun
@@ -129,6 +130,13 @@ class Result(TaskRun, Report):
         table = record_table(self.graph, excerpt.records, self.wait_reasons)
         table = table._replace(columns={**table.columns, **self.shown_columns})
         return Timeline(timeline.packets(self.graph, table, excerpt.memory_timeline, self.left_out_words))
+
+    def to_kineto(self, folder: str | Path) -> None:
+        """Write a trace of each rank, in the form of the PyTorch profiler's, into a folder.
+
+        Raises InputError if the run lacks tasks of some ranks, micro-batches or steps.
+        """
+        write_kineto(self, folder)
 
     def to_npz(self, path: str | Path) -> None:
         """Write the record table as a compressed numpy archive."""

@@ -12,7 +12,9 @@ from contextvars import ContextVar
 NARROW, WIDE = 60, 100
 #: Lines that fit on a terminal with the prompt.
 MAX_LINES = 24
-#: A space that no line break takes: between a number and its unit.
+#: A space that no line break takes: between a number and its unit. Its name would need the module unicodedata, whose
+#: shared library does not load where memory is short.
+_BLANK = "\u00a0"
 _NUMBER_AND_UNIT = re.compile(r"(\d) (?=%|[kKMGT]?i?[BJW]\b|[GMTk]B/s|[munp]?s\b)")
 _width: ContextVar[int] = ContextVar("width", default=WIDE)
 
@@ -36,10 +38,10 @@ def wrapped_at(label: str, text: str, column: int) -> list[str]:
     """Return ``label`` and ``text`` from ``column`` on, in lines of the terminal's width that continue there."""
     if not text:
         return []
-    bound = _NUMBER_AND_UNIT.sub("\\1\N{NO-BREAK SPACE}", text)
+    bound = _NUMBER_AND_UNIT.sub("\\1" + _BLANK, text)
     first, indent = label.ljust(column), " " * (column or 4)
     lines = textwrap.wrap(bound, width(), initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+    return [line.replace(_BLANK, " ") for line in lines]
 
 
 def wrapped(label: str, text: str) -> list[str]:

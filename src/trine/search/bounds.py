@@ -36,14 +36,11 @@ from trine.errors import PlanError
 from trine.graph.workload import FORWARD, Workload
 from trine.parallel.cuts import STARTS, least_starts
 from trine.parallel.plan import GRADIENTS_SHARDED, PARAMETERS_SHARDED, TIME
-from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS, SCHEDULES, Pipeline
+from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS, Pipeline, known_order
 
 if TYPE_CHECKING:
     from trine.search.probe import LayerCosts
     from trine.search.space import Layout
-
-#: Schedules whose last operator on a rank is a backward operator that earlier stages wait for.
-_RETURNING = ("1f1b", "interleaved", "gpipe")
 
 
 class StageLayers(NamedTuple):
@@ -119,26 +116,27 @@ def step_bound(
     """
     pp, chunks = layout.pp, layout.virtual_stages
     alone = costs.forward_alone + costs.backward_alone
-    if layout.schedule == "dualpipe":  # joined passes share the stream, so that paths overlap
+    order = known_order(layout.schedule)
+    if order.joins_passes:  # joined passes share the stream, so that paths overlap
         return micro_batches * (layers * alone + costs.first + costs.last) // pp
     if stages is None:  # the mean over the stages: the slowest takes at least as long
         passes = min(layers, pp * chunks)
         work = (layers - passes) * (costs.forward + costs.backward) + costs.first + costs.last
-        work += passes * (alone if layout.schedule == "zb-h1" else costs.forward_within + costs.backward_within)
+        work += passes * (alone if order.splits_backward else costs.forward_within + costs.backward_within)
         return micro_batches * work // pp
-    # With zb-h1, weight gradients may run between an input gradient and its communication.
+    # With a split backward pass, weight gradients may run between an input gradient and its communication.
     copies = (stages.layers - 2 * chunks) * costs.offload
     works = np.zeros(pp, np.int64)
     for path, within, own in (
         (costs.forward, costs.forward_within, costs.forward_alone),
         (costs.backward, costs.backward_within, costs.backward_alone),
     ):
-        each, last = (own, own) if layout.schedule == "zb-h1" else (path, within)
+        each, last = (own, own) if order.splits_backward else (path, within)
         works += np.maximum((stages.layers - stages.passes) * each + stages.passes * last, copies)
     works[0] += costs.first
     works[-1] += costs.last
     total = micro_batches * works + _arrival(layout, costs, stages)
-    if message_ps and layout.schedule in _RETURNING:  # the last message has no pass behind it; ends of the pipeline
+    if message_ps and order.ends_backward:  # the last message has no pass behind it; ends of the pipeline
         messages = np.full(pp, 2 * chunks)  # send only one way
         messages[[0, -1]] -= 1
         total += np.maximum(0, micro_batches * messages - 1) * message_ps + micro_batches * chunks * costs.launch
@@ -149,7 +147,7 @@ def _arrival(layout: Layout, costs: LayerCosts, stages: StageLayers) -> Int64:
     """Return the time of a micro-batch through the stages before each one, and back, without the ends of passes."""
     first = np.array(stages.chunks[: layout.pp], np.int64)
     way = (first - 1) * costs.forward + costs.forward_chain
-    if layout.schedule in _RETURNING:
+    if known_order(layout.schedule).ends_backward:
         back = costs.backward if layout.recompute == "none" else costs.backward_alone
         way += (first - 1) * back + costs.backward_chain
     way[first < 1] = 0
@@ -173,7 +171,7 @@ def memory_bounds(
     if layout.pp == 1:
         rest = _resident(costs.rest, layout) + (layers - 1) * kept + (costs.peak if kept else 0)
         return (layers * resident + rest,) * 2
-    if stages is None or layout.schedule == "dualpipe":
+    if stages is None or known_order(layout.schedule).joins_passes:
         return (-(-layers * resident // layout.pp),) * 2
     first, last = (
         _memory_of_stage(layout, stage, micro_batches, costs, stages, resident, kept) for stage in (0, layout.pp - 1)
@@ -211,13 +209,15 @@ def in_flight(schedule: str, stage: int, pp: int, chunks: int, micro_batches: in
 
     layers: of each chunk of the rank. Later micro-batches repeat, so only the first rounds of the pipeline are counted.
     """
-    if schedule not in ("gpipe", *_RETURNING, "zb-h1"):
+    order = known_order(schedule)
+    held_passes = order.held(stage, Pipeline(pp, micro_batches, chunks))
+    if held_passes is None or order.joins_passes:
         return 0
-    if schedule == "gpipe":
-        return micro_batches * sum(layers)
+    if not order.takes_virtual_stages and not order.splits_backward:
+        return held_passes * sum(layers)
     shown = min(micro_batches, 4 * pp)
     held = most = 0
-    for action in SCHEDULES.get(schedule).passes(stage, Pipeline(pp, shown, chunks)):
+    for action in order.passes(stage, Pipeline(pp, shown, chunks)):
         size = layers[action.chunk // pp]
         held += size if action.kind == FORWARD_PASS else -size if action.kind in (BACKWARD_PASS, INPUT_PASS) else 0
         most = max(most, held)

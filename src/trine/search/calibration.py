@@ -1,8 +1,8 @@
 """Small simulations of a form of parallelism: few layers and micro-batches, on one stage or two, with all replicas.
 
-The lower bound of a layer leaves out contention, and that of a step leaves out its end (gradients, optimizer, gathers
-of parameters). Both appear in full in a job of a few layers. Two numbers of layers and two of micro-batches separate
-them (:class:`trine.search.screen.Screen`).
+The lower bound of a layer leaves out contention. The lower bound of a step leaves out its end: gradients, optimizer
+and gathers of parameters. A job of a few layers shows both in full. Two numbers of layers and two numbers of
+micro-batches separate them (:class:`trine.search.screen.LayoutScreen`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from trine.compute.spread import MAX_SPREAD, slowest_of
 from trine.errors import InputError
 from trine.graph.grid import RankGrid
 from trine.parallel.plan import Plan
+from trine.parallel.schedules import known_order
 from trine.search.pass_times import EndPasses, end_passes
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ class SmallJobs(NamedTuple):
 def sample_of(layout: Layout, micro_batches: int, stages: StageLayers | None) -> FormSample:
     """Return the sizes of the small jobs that calibrate a layout with this many micro-batches.
 
-    stages: the layers of its chunks, None if unknown. The ends of a small job differ from its other chunks as they do
-    in the layout, so that the same rank limits its pace.
+    stages: the layers of its chunks, None if unknown. The first and last chunks of a small job have as many layers
+    more or fewer than the other chunks as in the layout. So the same rank limits the pace.
     """
     if layout.pp == 1:
         return FormSample(1, 1, ((3,), (4,)), (1, 2))
@@ -72,20 +73,19 @@ def sample_of(layout: Layout, micro_batches: int, stages: StageLayers | None) ->
         else:
             pp -= 1
         chunks = _shape(pp * virtual_stages, of_layout)
-    if layout.schedule == "interleaved":  # micro-batches are a multiple of the stages
+    order = known_order(layout.schedule)
+    if order.takes_virtual_stages:
         least = pp if micro_batches == layout.pp else 2 * pp
-        counts = (least, least + pp)
     else:
         least = min(2 * pp, micro_batches)
-        step = 2 if layout.schedule == "dualpipe" else 1
-        counts = (least, least + step)
+    counts = (least, least + order.microbatch_multiple(pp))
     return FormSample(pp, virtual_stages, (chunks, tuple(count + 1 for count in chunks)), counts)
 
 
 def _shape(count: int, layers: tuple[int, ...]) -> tuple[int, ...]:
     """Return few layers for each of ``count`` chunks: the first, and the last two, differ from others as in ``layers``.
 
-    At least one chunk has one layer; the last chunks of a model with a large head may have none.
+    At least one chunk has one layer. The last chunks of a model with a large head may be empty.
     """
     if not layers:
         return (1,) * count
@@ -97,6 +97,14 @@ def _shape(count: int, layers: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(max(0, base + each) for each in differences)
 
 
+class FewLayers(NamedTuple):
+    """Simulated small jobs with one number of layers: a part of :class:`SmallJobs`. end_passes: None on one stage."""
+
+    times_ps: tuple[int, ...]
+    needed_bytes: tuple[int, int]
+    end_passes: EndPasses | None
+
+
 def simulate_small_jobs(
     packed: PackedJob, plan: Plan, sample: FormSample, knows_passes: bool = False
 ) -> SmallJobs | None:
@@ -104,35 +112,47 @@ def simulate_small_jobs(
 
     knows_passes: the time of a further micro-batch is known, so that two jobs are enough.
     """
+    fewer, more = (simulate_few_layers(packed, plan, sample, chunks, knows_passes) for chunks in sample.chunks)
+    return together(sample, fewer, more)
+
+
+def together(sample: FormSample, fewer: FewLayers | None, more: FewLayers | None) -> SmallJobs | None:
+    """Return the results for both numbers of layers; None if a job was refused."""
+    if fewer is None or more is None:
+        return None
+    ends = tuple(each.end_passes for each in (fewer, more) if each.end_passes is not None)
+    return SmallJobs(sample, (fewer.times_ps, more.times_ps), (fewer.needed_bytes, more.needed_bytes), ends)
+
+
+def simulate_few_layers(
+    packed: PackedJob, plan: Plan, sample: FormSample, chunks: tuple[int, ...], knows_passes: bool
+) -> FewLayers | None:
+    """Return the results of the small jobs with layers ``chunks``; None if one of them is refused."""
     from trine.folding.run import showing_few
     from trine.training import simulate
+    from trine.training.times_only import times_only
 
-    job, times, needed, ends = packed.job(), [], [], []
+    job, times = packed.job(), []
     assert plan.micro_batch is not None
     assert plan.batch is not None
     clocks = job.probe.clocks.by_gpu(plan.micro_batch, plan.batch // plan.micro_batch)
     ranks = plan.num_ranks // plan.pp * sample.pp
     options = replace(job.options, clocks=clocks, fold="ranks", gpu_spread=_spread_of(job, ranks))
     try:
-        with without_collector(), unobserved(), showing_few():
-            for chunks in sample.chunks:
-                row = []
-                for count in sample.micro_batches[: 1 if knows_passes else 2]:
-                    small = replace(plan, pp=sample.pp, virtual_stages=sample.virtual_stages,
-                                    batch=count * plan.micro_batch, **_placement(chunks))  # fmt: skip
-                    result = simulate(job.short(sum(chunks)), small, options=options)
-                    row.append(result.step_time_ps)
-                times.append(tuple(row))
-                needed.append(_needed_of_ends(result, small))
-                if small.pp > 1:
-                    ends.append(end_passes(result, small))
+        with without_collector(), unobserved(), showing_few(), times_only():
+            for count in sample.micro_batches[: 1 if knows_passes else 2]:
+                small = replace(plan, pp=sample.pp, virtual_stages=sample.virtual_stages,
+                                batch=count * plan.micro_batch, **_placement(chunks))  # fmt: skip
+                result = simulate(job.short(sum(chunks)), small, options=options)
+                times.append(result.step_time_ps)
+            needed = _needed_of_ends(result, small)
+            return FewLayers(tuple(times), needed, end_passes(result, small) if small.pp > 1 else None)
     except InputError:
         return None
-    return SmallJobs(sample, (times[0], times[1]), (needed[0], needed[1]), tuple(ends))
 
 
 def _spread_of(job: SearchJob, ranks: int) -> float | None:
-    """Return the spread of GPU speeds with which ``ranks`` GPUs wait as long for the slowest one as all GPUs do."""
+    """Return the spread of GPU speeds for ``ranks`` GPUs: their slowest GPU is as slow as the slowest of the job."""
     if not job.probe.slower or ranks == 1:
         return job.options.gpu_spread
     return min(job.probe.slower / slowest_of(ranks, 1.0), MAX_SPREAD)

@@ -69,7 +69,7 @@ class PlanOptions:
     )
     gradient_dtype: str | None = option(None, "Accumulate and reduce gradients in this dtype [profile's].")
     loss: str | None = option(None, "Choose the implementation of the loss [profile's].")
-    precision: str | None = option(None, "Cast the products of layers: fp8, fp8-current, fp8-block, mxfp8, nvfp4.")
+    precision: str | None = option(None, "Cast the products of layers: fp8, mxfp8, nvfp4, ...")
     trainable: str | None = option(None, "Train adapters alone: lora:RANK[:qkv+out+up+down][/nf4].")
     gpu: str | None = option(None, "Predict for this GPU in place of the cluster's.")
     pareto: bool = option(False, "Search the frontier of time against memory, too.")

@@ -9,12 +9,14 @@ from typing import Any, ClassVar
 from trine.common.evidence import Evidence
 from trine.common.units import format_bytes, format_time
 from trine.parallel.plan import Plan
+from trine.results.columns import to_row
 from trine.results.headline import mfu_words
 from trine.results.published_mfu import mfu_warning
 from trine.results.report import Report, Row, Table, seconds
 from trine.results.text import MAX_LINES, aligned, width, wrapped_at
+from trine.search.layout_row import LAYOUT, LayoutRow
 from trine.search.ranked import Ranked
-from trine.search.space import VARIED, Layout
+from trine.search.space import Layout
 from trine.search.ties import RESOLUTION, difference_words, is_tie, tied
 from trine.search.worker import Outcome, per_second
 
@@ -345,23 +347,7 @@ def _cells(name: str, each: Ranked, is_short: bool = False) -> tuple[str, ...]:
 
 
 def _row(number: int, each: Ranked) -> Row:
-    outcome = each.outcome
-    rate = None if outcome.tokens is None or not outcome.step_ps else per_second(outcome.tokens, outcome.step_ps)
-    ends = (outcome.low_ps, outcome.high_ps)
-    low, high = (None if end is None else seconds(end) for end in ends)
-    return {
-        "rank": number, **{name: getattr(each.layout, name) for name in VARIED},
-        "step_time_s": seconds(outcome.step_ps), "step_time_low_s": low, "step_time_high_s": high,
-        "bound_s": seconds(each.bound_ps), "screened_s": seconds(each.screened_ps) if each.screened_ps else None,
-        "tokens_per_s": rate,
-        "samples_per_s": per_second(outcome.samples, outcome.step_ps) if outcome.step_ps else None,
-        "mfu": outcome.mfu, "compute_s": seconds(outcome.compute_ps),
-        "exposed_communication_s": seconds(outcome.exposed_ps),
-        "bubble_s": seconds(outcome.bubble_ps), "idle_s": seconds(outcome.idle_ps),
-        "communication_s": {axis: seconds(ps) for axis, ps in sorted(outcome.communication.items())},
-        "memory_bytes": outcome.memory_bytes, "memory_capacity_bytes": outcome.capacity_bytes,
-        "memory_verdict": outcome.verdict, "refused": outcome.refused or None,
-    }  # fmt: skip
+    return to_row(LayoutRow(number, each), LAYOUT)
 
 
 def _terms(outcome: Outcome) -> list[tuple[str, int]]:

@@ -27,6 +27,7 @@ import numpy as np
 from trine.common.arrays import Int64
 from trine.common.units import PS_PER_S
 from trine.parallel.plan import GRADIENTS_SHARDED, PARAMETERS_SHARDED
+from trine.parallel.schedules import SCHEDULES, known_order
 from trine.search.bounds import StageLayers, by_stage, memory_bounds
 from trine.search.calibration import FormSample, SmallJobs
 from trine.search.pass_times import NO_FURTHER_TIME, EndRates, end_rates
@@ -39,9 +40,10 @@ _FORM = ("tp", "offload", "sharding", "cp", "ep", "etp", "sequence_parallel", "s
          "micro_batch")  # fmt: skip
 #: Numbers of fields (with the schedule) that similar forms share, in the order of preference.
 _NUM_SHARED = (12, 11, 10, 9, 4, 2)
+#: Forms that share only this many fields may differ in sharding and offload.
+_WITHOUT_SHARDING = 2
 #: Similar forms that share at least this many fields have nearly the same corrections.
 _CLOSE = 9
-_SIBLINGS = ("1f1b", "interleaved")
 #: Most reserved bytes per further byte of the lower bound: in jobs of a few layers, segments of the allocator that
 #: happen to fill up or not say more than a layer does.
 MAX_PER_BYTE = 1.05
@@ -89,6 +91,7 @@ class LayoutScreen:
         self._of_passes: dict[tuple[object, ...], Correction] = {}
         self._exact: dict[tuple[object, ...], Correction | None] = {}
         self._scaled: dict[tuple[int, float], tuple[LayerCosts, LayerCosts]] = {}
+        self._estimates: dict[Layout, tuple[LayerCosts, Correction, int]] = {}
 
     @property
     def num_forms(self) -> int:
@@ -128,11 +131,27 @@ class LayoutScreen:
         correction = None if jobs is None else self._correct(layout, costs, jobs)
         self._exact[form] = correction
         if correction is not None:
-            for count in _NUM_SHARED:
-                self._corrections.setdefault(form[:count], correction)
-            self._corrections[form] = correction
-            self._rho.setdefault(layout.tp, correction.rho)
+            self._take(layout, form, correction)
             self._of_passes.setdefault(_passes_of(layout), correction)
+
+    def _take(self, layout: Layout, form: tuple[object, ...], correction: Correction) -> None:
+        """Keep the corrections of a form, and as corrections of similar forms.
+
+        Of several forms that are not close, the least contention counts: an estimate that is too long would hide a
+        good layout, one that is too short only costs a calibration. Where layers wait for gathers or copies, the
+        corrections hold these waits, which other forms do not have.
+        """
+        waits = layout.sharding in PARAMETERS_SHARDED or layout.offload == "activations"
+        for count in _NUM_SHARED:
+            if count >= _CLOSE:
+                self._corrections.setdefault(form[:count], correction)
+            elif count > _WITHOUT_SHARDING or not waits:
+                known = self._corrections.get(form[:count])
+                if known is None or correction.rho < known.rho:
+                    self._corrections[form[:count]] = correction
+        self._corrections[form] = correction
+        if not waits:
+            self._rho[layout.tp] = min(correction.rho, self._rho.get(layout.tp, inf))
 
     def _correct(self, layout: Layout, costs: LayerCosts, jobs: SmallJobs) -> Correction:
         """Return the corrections that make the estimates of the small jobs equal their simulations."""
@@ -174,7 +193,9 @@ class LayoutScreen:
         1f1b and interleaved pipelines have similar passes and ends of a step, so one stands in for the other.
         """
         form = form_of(layout)
-        kinds = (form[0], *(kind for kind in _SIBLINGS if form[0] in _SIBLINGS and kind != form[0]))
+        kinds = [form[0]]
+        if known_order(str(form[0])).alternates:
+            kinds += [kind for kind in SCHEDULES.names() if kind != form[0] and known_order(kind).alternates]
         for kind in kinds:
             if (found := self._most_similar((kind, *form[1:]), 0)) is not None:
                 return found
@@ -182,9 +203,19 @@ class LayoutScreen:
 
     def step_ps(self, layout: Layout, micro_batches: int, costs: LayerCosts, stages: StageLayers | None) -> int:
         """Return the likely step time in ps, or 0 for a schedule without recurrence. stages: None if unknown."""
-        costs = self._at_clock(layout, costs)
-        chunks = chunk_layers(layout, stages, self._layers)
         use = self.correction(layout)
+        found = self._estimates.get(layout)
+        if found is not None and found[0] is costs and found[1] == use:
+            return found[2]
+        time_ps = self._corrected_ps(layout, micro_batches, self._at_clock(layout, costs), stages, use)
+        self._estimates[layout] = costs, use, time_ps
+        return time_ps
+
+    def _corrected_ps(
+        self, layout: Layout, micro_batches: int, costs: LayerCosts, stages: StageLayers | None, use: Correction
+    ) -> int:
+        """Return the step time in ps with the corrections of a similar form. costs: at the clock of the step."""
+        chunks = chunk_layers(layout, stages, self._layers)
         if layout.offload == "optimizer" and (use.offload, use.sharding) != (layout.offload, layout.sharding):
             tail = use.tail + self._host_update_ps(layout, costs, chunks)
             if use.offload == "optimizer":

@@ -8,16 +8,16 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from trine.parallel.plan import PARAMETERS_SHARDED
-from trine.search.calibration import sample_of, simulate_small_jobs
+from trine.search.calibration import sample_of, simulate_few_layers, together
+from trine.search.likely_costs import LikelyCosts
 from trine.search.ranked import Ranked
-from trine.search.screen import LayoutScreen, form_of
+from trine.search.screen import LayoutScreen
 from trine.search.search import (
     FAMILY,
     FIRST_ROUND,
     LAYOUT,
     MEMORY_LIKELY,
     RECOMPUTES_FOR_NOTHING,
-    REFINED,
     SLOWER_BY_SCREEN,
     TIGHT_LIKELY,
     UNPROMISING,
@@ -35,11 +35,15 @@ if TYPE_CHECKING:
     from trine.search.space import Family, Layout
     from trine.search.worker import Outcome
 
-#: Forms that the screen calibrates, at most, and together.
-MAX_FORMS, FORMS_TOGETHER = 20, 2
-#: Forms are calibrated at first if their lower bound exceeds the least one by at most this factor: bounds are up to a
-#: tenth low, so that slower forms cannot be the fastest.
-NEAR_THE_BEST = 1.15
+#: Families whose forms are measured together with the form of the first family.
+FAMILIES_AHEAD = 3
+#: Schedules with a rough estimate (no schedule: one stage).
+_ROUGHLY_KNOWN = (None, "1f1b", "interleaved", "gpipe")
+#: A probe has the clock of a long step. The clock of a shorter step raises no speed by more than this, as a share of
+#: the time.
+FASTER_CLOCK = 0.97
+#: Forms that the screen calibrates, at most.
+MAX_FORMS = 20
 #: Layouts to simulate, at most: in search of the best, while fewer fit than asked for, and while none fits.
 MOST, MAX_IF_FEW, MAX_IF_NONE = 8, 24, 64
 #: Layouts of a tie that are simulated, since they take less for granted than the fastest, and entries looked at.
@@ -47,6 +51,8 @@ MAX_IN_TIE, LOOK_IN_TIE = 3, 200
 #: While no layout fits, those whose estimated memory exceeds the capacity by less are simulated: of calibrated forms,
 #: and of others. Later, a layout at its capacity would be tight, and no use.
 MEMORY_ERROR, MEMORY_ERROR_IF_CLOSE = 0.005, 0.02
+#: The screen's memory counts as too low by at most this factor.
+MAX_MEMORY_LOW = 1.05
 #: A layout whose estimate exceeds the best simulated time by more is not the fastest: the screen's error, as a share.
 SCREEN_ERROR = 0.01
 #: An entry whose estimate has grown by this share since it was queued goes back into the queue.
@@ -62,6 +68,7 @@ class ScreenedSearch(Search):
     """
 
     screen: LayoutScreen | None = None
+    layouts_ahead, probes_per_task = 4, 2
 
     def search(self, families: Sequence[Family]) -> None:
         """Search the families; without bounds, exactly, for the frontier, or in a small space, as :class:`Search`."""
@@ -79,14 +86,35 @@ class ScreenedSearch(Search):
         self.count_rest()
 
     def _begin(self, families: Sequence[Family]) -> None:
-        """Calibrate the most usual forms, and queue the families by the estimates of their fastest pipelines."""
+        """Measure the smallest micro-batches, and queue the families by rough estimates of their fastest pipelines."""
         self.screen = LayoutScreen(self.layers, self.job.probe, self.space.global_batch)
         self._likely_tight: list[Entry] = []
+        self._memory_low: dict[tuple[bool, bool], float] = {}
         kept = self.without_twins(families)
-        self.measure([family.layout for family in kept])
-        self._calibrate_each_tp(kept)
+        self._likely = LikelyCosts({form_of_layer(family.layout): family.layout for family in kept}, self.costs)
+        self.measure(self._likely.smallest())
         for family in kept:
-            heapq.heappush(self.queue, Entry(self._family_bound(family), family.layout.key, FAMILY, family))
+            heapq.heappush(self.queue, Entry(self._rough_estimate(family), family.layout.key, FAMILY, family))
+
+    def _rough_estimate(self, family: Family) -> int:
+        """Return less than the estimate of a family's fastest pipeline: the work of a mean stage, and no corrections.
+
+        An entry with this estimate gets a better one once it is the first of the queue.
+        """
+        costs, layout = self._likely.of(form_of_layer(family.layout)), family.layout
+        pipelines = self._pipelines_of(family)
+        if costs is None or any(schedule not in _ROUGHLY_KNOWN for schedule, _ in pipelines):
+            return 0
+        layer = min(costs.forward, costs.forward_within) + min(costs.backward, costs.backward_within)
+        stage = self.layers * layer // layout.pp
+        most = max((count for _, count in pipelines), default=1)
+        ends = (costs.first + costs.last) // layout.pp
+        work = self.micro_batches(layout) * (stage + ends) + (layout.pp - 1) * stage // most
+        return int(FASTER_CLOCK * work)
+
+    def _pipelines_of(self, family: Family) -> list[tuple[str | None, int]]:
+        """Return the family's pipelines that the software runs."""
+        return [pair for pair in family.pipelines if self.space.has_schedule(pair[0], family.layout.pp)]
 
     def estimate_all(self, most: int) -> int:
         """Estimate about ``most`` layouts, the likely fastest families first; return their number. Simulate none."""
@@ -94,8 +122,10 @@ class ScreenedSearch(Search):
         self._begin(self.space.families())
         while self.queue and self.num_screened < most:
             entry = heapq.heappop(self.queue)
-            if entry.stage == FAMILY:
+            if entry.stage == FAMILY and self._is_measured(entry.subject):
                 self.expand(entry.subject)
+            elif entry.stage == FAMILY:
+                self._measure_next(entry)
             elif entry.stage == LAYOUT:
                 self.refine(entry)
         return self.num_screened
@@ -105,17 +135,36 @@ class ScreenedSearch(Search):
         assert self.screen is not None
         return self.screen
 
+    # -- probes --------------------------------------------------------------------------------------------------------
+
+    def _is_measured(self, family: Family) -> bool:
+        return form_of_layer(family.layout) in self.costs
+
+    def _measure_next(self, entry: Entry) -> None:
+        """Measure a layer for a family and the next ones of the queue; queue the family again."""
+        following = [each.subject for each in heapq.nsmallest(FAMILIES_AHEAD, self.queue) if each.stage == FAMILY]
+        families = [entry.subject, *(family for family in following if not self._is_measured(family))]
+        self.measure([self._likely.next_probe(form_of_layer(family.layout)) for family in families])
+        heapq.heappush(self.queue, entry._replace(bound=self._estimate_now(entry)))
+
+    def _family_bound(self, family: Family) -> int:
+        """Return the least estimate of a family; from likely costs until its form is measured."""
+        if self.screen is None:
+            return super()._family_bound(family)
+        costs = self._likely.of(form_of_layer(family.layout))
+        return self._least_of_pipelines(family.layout, self._pipelines_of(family), costs)
+
     # -- estimates -----------------------------------------------------------------------------------------------------
 
     def _time_bound(self, layout: Layout, costs: LayerCosts | None) -> int:
-        """Return the likely step time in ps; a lower bound where the screen has no recurrence, 0 for an unknown one."""
+        """Return the likely step time in ps; a lower bound if the screen has no recurrence, 0 if nothing is known."""
         if self.screen is None:
             return self._lower_bound(layout, costs)
         if costs is None:
             return 0
         stages = self.likely_stages(layout, costs)
         time_ps = self.screen.step_ps(layout, self.micro_batches(layout), costs, stages)
-        if time_ps and (self._known_screen.is_known(layout) or not self._may_wait(layout)):
+        if time_ps and (self._known_screen.is_calibrated(layout) or not self._may_wait(layout)):
             return time_ps
         return max(time_ps, self._lower_bound(layout, costs))
 
@@ -135,8 +184,20 @@ class ScreenedSearch(Search):
         learned = self.allocated(layout) * self.memory_ratio.get(store_of(layout), 1.0)
         if costs is None or not self._known_screen.is_known(layout):
             return learned
+        return max(learned, self._screened_bytes(layout, costs) * self._memory_low.get(_memory_kind(layout), 1.0))
+
+    def _screened_bytes(self, layout: Layout, costs: LayerCosts) -> int:
         stages = self.likely_stages(layout, costs)
-        return max(learned, self._known_screen.needed_bytes(layout, self.micro_batches(layout), costs, stages))
+        return self._known_screen.needed_bytes(layout, self.micro_batches(layout), costs, stages)
+
+    def _learn_memory(self, layout: Layout, outcome: Outcome) -> None:
+        """Take the screen's error of a simulated layout's memory for later layouts, if the screen was too low."""
+        costs = self.cost(layout)
+        estimate = 0 if costs is None else self._screened_bytes(layout, costs)
+        if estimate and outcome.memory_bytes:
+            low = min(outcome.memory_bytes / estimate, MAX_MEMORY_LOW)
+            kind = _memory_kind(layout)
+            self._memory_low[kind] = max(low, self._memory_low.get(kind, 1.0))
 
     def _most_memory(self, layout: Layout) -> float:
         """Return the most estimated bytes of a layout that is worth a simulation."""
@@ -159,55 +220,22 @@ class ScreenedSearch(Search):
 
     # -- calibration ---------------------------------------------------------------------------------------------------
 
-    def _calibrate_each_tp(self, families: Sequence[Family]) -> None:
-        """Calibrate the most promising form of each tp, with and without a pipeline: contention depends on tp."""
-        best: dict[tuple[int, bool], tuple[int, Layout]] = {}
-        for family in families:
-            costs = self.costs.get(form_of_layer(family.layout))
-            for schedule, count in family.pipelines[:2]:
-                layout = family.layout._replace(
-                    schedule=schedule, virtual_stages=count, sharding=self._usual_sharding(family)
-                )
-                if costs is None or self.space.reason(layout) or self._is_too_large(layout):
-                    continue
-                estimate = self._time_bound(layout, costs)
-                key = (layout.tp, layout.pp > 1)
-                if key not in best or estimate < best[key][0]:
-                    best[key] = (estimate, layout)
-        order = sorted(best.values(), key=lambda pair: (pair[0], pair[1].key))
-        horizon = NEAR_THE_BEST * order[0][0] if order else 0
-        self._calibrate([layout for estimate, layout in order[: MAX_FORMS // 3] if estimate <= horizon])
-
-    def _usual_sharding(self, family: Family) -> str:
-        return "zero1" if "zero1" in family.shardings else family.shardings[0]
-
-    def _is_too_large(self, layout: Layout) -> bool:
-        return bool(self.capacity and self.allocated(layout) > self.capacity)
-
-    def _calibrate(self, layouts: Sequence[Layout]) -> None:
-        """Simulate small jobs of each form, all at the same time."""
-        known: list[tuple[Layout, LayerCosts]] = []
-        for layout in layouts:
-            costs = self.cost(layout)
-            if costs is None:
-                self._known_screen.give_up(layout)
-            else:
-                known.append((layout, costs))
-        futures = []
-        for layout, costs in known:
-            sample = sample_of(layout, self.micro_batches(layout), self.likely_stages(layout, costs))
-            plan, knows_passes = self.space.plan(layout), self._known_screen.knows_passes(layout)
-            futures.append(self.executor.submit(simulate_small_jobs, self.packed, plan, sample, knows_passes))
-        for (layout, costs), future in zip(known, futures, strict=True):
-            self._known_screen.calibrate(layout, costs, future.result())
+    def _calibrate(self, layout: Layout) -> None:
+        """Simulate small jobs of a layout's form, both numbers of layers at the same time."""
+        costs = self.cost(layout)
+        if costs is None:
+            self._known_screen.give_up(layout)
+            return
+        sample = sample_of(layout, self.micro_batches(layout), self.likely_stages(layout, costs))
+        plan, knows_passes = self.space.plan(layout), self._known_screen.knows_passes(layout)
+        futures = [self.executor.submit(simulate_few_layers, self.packed, plan, sample, chunks, knows_passes)
+                   for chunks in sample.chunks]  # fmt: skip
+        fewer, more = (future.result() for future in futures)
+        self._known_screen.calibrate(layout, costs, together(sample, fewer, more))
 
     def _calibrate_next(self, entry: Entry) -> None:
-        """Calibrate the form of an entry and the next new ones of the queue; queue the entry again."""
-        new = {form_of(entry.subject): entry.subject}
-        for each in heapq.nsmallest(20, self.queue):
-            if each.stage == REFINED and not self._known_screen.is_known(each.subject) and len(new) < FORMS_TOGETHER:
-                new.setdefault(form_of(each.subject), each.subject)
-        self._calibrate(list(new.values()))
+        """Calibrate the form of an entry, and queue the entry again."""
+        self._calibrate(entry.subject)
         heapq.heappush(self.queue, entry._replace(bound=self._estimate_now(entry)))
 
     # -- rounds --------------------------------------------------------------------------------------------------------
@@ -241,6 +269,8 @@ class ScreenedSearch(Search):
             without = None if entry.stage == FAMILY else entry.subject._replace(recompute="none")
             if estimate > (1 + GROWN) * entry.bound:
                 heapq.heappush(self.queue, entry._replace(bound=estimate))
+            elif entry.stage == FAMILY and not self._is_measured(entry.subject):
+                self._measure_next(entry)
             elif entry.stage == FAMILY:
                 self.expand(entry.subject)
             elif entry.stage == LAYOUT:
@@ -270,10 +300,11 @@ class ScreenedSearch(Search):
         """Return whether the upper end of a layout's memory is likely to exceed the capacity."""
         facts = facts_of(self.space.software, self.space.plan(layout), self.job.workload)
         needed = self._needed(layout)
-        return needed + facts.error * (needed - facts.outside_bytes) > (1 + MEMORY_ERROR_IF_CLOSE) * self.capacity
+        error = MEMORY_ERROR if self._known_screen.is_calibrated(layout) else MEMORY_ERROR_IF_CLOSE
+        return needed + facts.error * (needed - facts.outside_bytes) > (1 + error) * self.capacity
 
     def _simulate_likely_tight(self) -> None:
-        """Simulate the fastest of the layouts that were left out as likely tight, since none fits with a margin."""
+        """Simulate the fastest layouts that were left out as likely tight, because no layout fits with a margin."""
         self._likely_tight.sort()
         chosen = self._likely_tight[: max(0, MAX_IF_NONE - self.num_simulated)][:MOST]
         self.rejected[TIGHT_LIKELY] -= len(chosen)
@@ -299,6 +330,7 @@ class ScreenedSearch(Search):
         """Count a simulated layout, and the screen's error."""
         if self.screen is not None and outcome.step_ps and entry.bound:
             self.errors.append(entry.bound / outcome.step_ps - 1)
+            self._learn_memory(entry.subject, outcome)
         super().take(entry, outcome)
 
     def ranked_of(self, entry: Entry, outcome: Outcome) -> Ranked:
@@ -312,3 +344,8 @@ class ScreenedSearch(Search):
     def reason_of_rest(self) -> str:
         """Why the layouts left in the queue are not simulated."""
         return SLOWER_BY_SCREEN if self.screen is not None else super().reason_of_rest
+
+
+def _memory_kind(layout: Layout) -> tuple[bool, bool]:
+    """Return the fields of layouts whose estimated memory has a similar error: a pipeline, and sharded parameters."""
+    return layout.pp > 1, layout.sharding in PARAMETERS_SHARDED

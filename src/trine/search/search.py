@@ -78,7 +78,11 @@ class Search:
     pareto: simulate layouts that no result beats in both time and memory, besides the ``top`` fastest ones; in a large
     space that is not searched exactly, by estimates, and at most MAX_ON_FRONTIER.
     most: simulate no more layouts once one fits.
+    layouts_ahead: queued layouts whose new forms are measured together with the next one. probes_per_task: forms that
+    one task measures.
     """
+
+    layouts_ahead, probes_per_task = LAYOUTS_AHEAD, PROBES_PER_TASK
 
     def __init__(
         self, packed: PackedJob, space: Space, capacity_bytes: int, executor: Executor, top: int,
@@ -188,7 +192,7 @@ class Search:
                 except PlanError:  # no plan; the layouts of this form are rejected one by one
                     self.costs[form_of_layer(layout)] = None
         keys = list(plans)
-        parts = [keys[i : i + PROBES_PER_TASK] for i in range(0, len(keys), PROBES_PER_TASK)]
+        parts = [keys[i : i + self.probes_per_task] for i in range(0, len(keys), self.probes_per_task)]
         futures = [self.executor.submit(probe_all, self.packed, [plans[key] for key in part]) for part in parts]
         for part, future in zip(parts, futures, strict=True):
             self.costs |= zip(part, future.result(), strict=True)
@@ -254,8 +258,12 @@ class Search:
 
     def _family_bound(self, family: Family) -> int:
         """Return the least bound of a family; recomputation and offload only add work to the same operators."""
-        costs = self.costs.get(form_of_layer(family.layout))
-        layouts = (family.layout._replace(schedule=name, virtual_stages=count) for name, count in family.pipelines)
+        return self._least_of_pipelines(family.layout, family.pipelines, self.costs.get(form_of_layer(family.layout)))
+
+    def _least_of_pipelines(
+        self, layout: Layout, pipelines: Sequence[tuple[str | None, int]], costs: LayerCosts | None
+    ) -> int:
+        layouts = (layout._replace(schedule=name, virtual_stages=count) for name, count in pipelines)
         return min((self._time_bound(layout, costs) for layout in layouts), default=0)
 
     # -- the queue -----------------------------------------------------------------------------------------------------
@@ -369,7 +377,7 @@ class Search:
             self.rejected[str(error)] += 1
             return
         if self._has_bounds and form_of_layer(layout) not in self.costs:
-            following = heapq.nsmallest(LAYOUTS_AHEAD, self.queue)
+            following = heapq.nsmallest(self.layouts_ahead, self.queue)
             horizon = self._horizon
             self.measure([layout, *(e.subject for e in following if e.stage == LAYOUT and e.bound <= horizon)])
         allocated = self.allocated(layout)

@@ -114,6 +114,10 @@ class Space:
         """Return why a layout cannot run, or an empty string."""
         return self._rules.reason(layout)
 
+    def has_schedule(self, schedule: str | None, pp: int) -> bool:
+        """Return whether the software runs a schedule on ``pp`` stages at all; one stage has no schedule."""
+        return pp == 1 or self._rules.has_schedule(schedule, pp)
+
     def offloading(self, layout: Layout) -> list[Layout]:
         """Return the layouts that equal one without offload except for their offload."""
         if layout.offload != "none" or "offload" in self.fixed or not self.facts.training:
@@ -284,6 +288,7 @@ class _Rules:
         self.pipelines: dict[int, tuple[tuple[str | None, int], ...]] = {}
         self._heads: dict[int, str] = {}
         self._schedules: dict[tuple[object, ...], str] = {}
+        self._has_schedule: dict[tuple[str | None, int], bool] = {}
 
     def rank_reason(self, layout: Layout) -> str:
         """Return why no layout with these ranks and micro-batches can run, or an empty string."""
@@ -311,6 +316,13 @@ class _Rules:
     def _etp_of(self, layout: Layout) -> int:
         etp: int = layout.etp or self._etp or layout.tp
         return etp
+
+    def has_schedule(self, schedule: str | None, pp: int) -> bool:
+        """Return whether no rule about schedules and stages alone excludes a schedule."""
+        key = (schedule, pp)
+        if key not in self._has_schedule:
+            self._has_schedule[key] = not self._checker.excludes({"schedule": schedule, "pp": pp})
+        return self._has_schedule[key]
 
     def _head_reason(self, tp: int) -> str:
         if tp not in self._heads:

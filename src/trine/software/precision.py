@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Annotated, Literal
+from typing import Annotated
 
 from trine.common.inputs import PRESETS
-from trine.common.schema import Field, Spec
+from trine.common.precision import BY_WORD, CASTS
+from trine.common.schema import BeforeValidator, Field, Spec, one_of
 from trine.common.spec import read_spec
 from trine.errors import InputError, nearest
 
 Passes = Annotated[float, Field(gt=0, le=16)]
-_DTYPES = {"float8": "float8_e4m3fn", "float4": "float4_e2m1fn"}
 #: The dtypes of cast tensors.
-CAST_DTYPES = frozenset(_DTYPES.values())
+CAST_DTYPES = frozenset(precision.tensor_type for precision in CASTS.values())
 
 
-class Precision(Spec):
+class CastRecipe(Spec):
     """A recipe; ``presets/precisions.yaml`` describes each field."""
 
     title: str
-    products: Literal["float8", "float4"]
+    products: Annotated[str, BeforeValidator(one_of(tuple(CASTS)))]
     multiple: Annotated[int, Field(ge=1, le=1024)]
     cast_passes: Passes
     weight_copies: Annotated[float, Field(ge=0, le=4)]
@@ -32,7 +32,7 @@ class Precision(Spec):
     @property
     def dtype(self) -> str:
         """The dtype of a cast tensor."""
-        return _DTYPES[self.products]
+        return CASTS[self.products].tensor_type
 
     def takes(self, rows: int, columns: int) -> bool:
         """Return whether a product with these sizes of its weight is cast."""
@@ -40,20 +40,20 @@ class Precision(Spec):
 
 
 class _Precisions(Spec):
-    precisions: dict[str, Precision]
+    precisions: dict[str, CastRecipe]
 
 
 @cache
-def known_precisions() -> dict[str, Precision]:
+def known_precisions() -> dict[str, CastRecipe]:
     """Return all recipes by name."""
     return read_spec(PRESETS / "precisions.yaml", _Precisions).precisions
 
 
 #: Precisions without casts: a model's own dtype, which ``dtype=`` of a model sets.
-PLAIN = ("bf16", "fp16", "fp32", "tf32")
+PLAIN = tuple(word for word, precision in BY_WORD.items() if precision.name not in CASTS)
 
 
-def load_precision(name: str) -> Precision:
+def load_precision(name: str) -> CastRecipe:
     """Return a recipe by its name. Raises InputError with the nearest name."""
     known = known_precisions()
     if name in known:

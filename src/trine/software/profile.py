@@ -52,16 +52,22 @@ class OperatorStyle(Spec):
     kernel after it does (``separate``). bias_gradients: the GEMM of the weight gradient sums them, or a kernel does.
     part_gradients: fused attention writes the gradients of queries, keys and values into one tensor (``in-place``), or
     a copy joins them (``joined``; the backward pass of torch.split).
-    gradient_dtype: dtype for accumulating and reducing gradients. accumulation:
-    ``fused`` into the weight-gradient GEMM, or ``separate``: a pass over all gradients after each micro-batch.
-    checkpoint: full recomputation runs the ``whole`` layer again, or stops once the backward pass has all its inputs
-    (``early-stop``). optimizer: a step recorded on a CPU, with one operator per tensor, runs on a GPU as ``foreach``
-    operators or as one ``fused`` operator. sequence_gathers: with sequence parallelism, tokens are not the leading
-    dimension, so they are ``copied`` whole after a gather or before a scatter. head_norms: with tensor parallelism,
-    queries and keys are ``gathered`` forward after the head norms, and each rank rotates them whole. kernels: launches
-    per operator of a family, forward and backward (default 1). passes: memory traffic of an unfused operator as a
-    multiple of its own bytes, forward and backward (default 1). Launches and passes of ``head_norm`` add to those for
-    ``rotary``, and ``rms_norm`` replaces ``norm`` for RMS norms.
+    gradient_dtype: dtype for accumulating and reducing gradients. accumulation: ``fused`` into the weight-gradient
+    GEMM, or ``separate``: a pass over all gradients after each micro-batch. checkpoint: full recomputation runs
+    the ``whole`` layer again, or stops once the backward pass has all its inputs (``early-stop``). optimizer: a
+    step recorded on a CPU, with one operator per tensor, runs on a GPU as ``foreach`` operators or as one
+    ``fused`` operator. sequence_gathers: with sequence parallelism, tokens are not the leading dimension, so they
+    are ``copied`` whole after a gather or before a scatter. head_norms: with tensor parallelism, queries and keys
+    are ``gathered`` forward after the head norms, and each rank rotates them whole. kernels: launches per
+    operator of a family, forward and backward (default 1). passes: memory traffic of an unfused operator as a
+    multiple of its own bytes, forward and backward (default 1). Launches and passes of ``head_norm`` add to those
+    for ``rotary``, and ``rms_norm`` replaces ``norm`` for RMS norms. grouped_mlp: precisions in which the GEMMs
+    of experts apply the activation and cast its result, forward and backward, without a kernel between them.
+    expert_sorts: tokens are ``copied`` into the order of a rank's experts after an all-to-all, and back before
+    one. expert_padding: with a precision, the tokens of each expert are ``copied`` to a multiple of its block,
+    and back after the experts. expert_biases: an operator adds the biases of all experts after each GEMM
+    (``added``), or that of the up projection is part of the activation, and that of the down projection is
+    weighted and added expert by expert in float32 (``looped``).
     """
 
     attention: Literal["flash", "unfused"] = "flash"
@@ -80,16 +86,27 @@ class OperatorStyle(Spec):
     master: Literal["float32", "remainder"] = "float32"
     sequence_gathers: Literal["plain", "copied"] = "plain"
     head_norms: Literal["sharded", "gathered"] = "sharded"
+    grouped_mlp: list[str] = Field(default_factory=list)
+    expert_sorts: Literal["none", "copied"] = "none"
+    expert_padding: Literal["none", "copied"] = "none"
+    expert_biases: Literal["added", "looped"] = "added"
     kernels: dict[str, Pair] = Field(default_factory=dict)
     passes: dict[str, Pair] = Field(default_factory=dict)
+
+
+#: Parts of a step that CUDA graphs may capture: the attention of each layer, its router (with the norm before it),
+#: whole layers, or the forward and backward passes of the whole step.
+GRAPHS = ("attention", "router", "layers", "step")
 
 
 class LaunchStyle(Spec):
     """CPU costs of the launching thread.
 
     cpu_us_per_kernel: CPU time of one launch, including Python and the dispatcher. layer_us: extra time per pass of a
-    layer (hooks, wrappers, autograd nodes without kernels). expert_us: further time for the GEMM of each expert of a
-    rank, if the library launches them one by one; 0 if one kernel serves all experts. communication_us: time per
+    layer (hooks, wrappers, autograd nodes without kernels). expert_us: further time for the GEMM and for the casts of
+    each expert of a rank, if the library launches them one by one; 0 if one kernel serves all experts. graphs: parts of
+    a step (:data:`GRAPHS`) whose launches CUDA graphs replace by one launch for adjacent operators of a layer and pass;
+    with ``step``, nothing in its passes takes the thread's time. communication_us: time per
     collective, including its launch. message_us: time per pipeline message, sent or received. crossing_us: extra time
     for each collective of a tensor-parallel group, per rank of the group, if pipeline messages leave the node.
     queue_limit: maximum lead of the thread over the GPU when a pass begins, in launches. synchronises: the points at
@@ -105,6 +122,9 @@ class LaunchStyle(Spec):
     cpu_us_per_kernel: Microseconds = 0.0
     layer_us: Microseconds = 0.0
     expert_us: Microseconds = 0.0
+    graphs: Annotated[list[Literal["attention", "router", "layers", "step"]], Field(max_length=4)] = Field(
+        default_factory=list
+    )
     communication_us: Microseconds = 0.0
     message_us: Microseconds = 0.0
     crossing_us: Microseconds = 0.0
@@ -338,6 +358,17 @@ def with_choices(profile: Software, loss: str | None, gradient_dtype: str | None
         style = profile.operators.model_copy(update={"gradient_dtype": GRADIENT_DTYPES[gradient_dtype]})
         profile = profile.model_copy(update={"operators": style})
     return profile
+
+
+def with_graphs(profile: Software, graphs: Sequence[str]) -> Software:
+    """Return the profile with CUDA graphs of other parts of a step (:data:`GRAPHS`).
+
+    Raises InputError for an unknown part.
+    """
+    for part in graphs:
+        if part not in GRAPHS:
+            raise InputError(f"unknown part {part[:40]!r}{nearest(part[:80], GRAPHS)}", field="graphs")
+    return profile.model_copy(update={"launch": profile.launch.model_copy(update={"graphs": list(graphs)})})
 
 
 def _with_loss(profile: Software, name: str) -> Software:

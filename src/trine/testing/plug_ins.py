@@ -7,8 +7,9 @@ from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from trine.collectives.algorithm import MakeSchedule
 from trine.collectives.expand import expand
-from trine.collectives.registry import ROOTED, Algorithm
+from trine.collectives.registry import ROOTED
 from trine.collectives.schedule import Schedule, Sends
 from trine.common.evidence import EVIDENCE, MEASURED
 from trine.compute.law import FitReport
@@ -43,7 +44,7 @@ def require_order(graph: TaskGraph, records: Records, task: int, case: str) -> N
 SIZES = (0, 1, 10, 4096, 1_000_003, 64 * 2**20)
 
 
-def check_collective(kind: str, make: Algorithm, *, ranks: Iterable[int] | None = None) -> None:
+def check_collective(kind: str, make: MakeSchedule, *, ranks: Iterable[int] | None = None) -> None:
     """Prove that ``make`` implements the collective ``kind``, by running its schedules on symbols.
 
     The proof covers 1 to 9 ranks (send_recv: 2), every root and several sizes. ``ranks`` overrides the rank counts, for

@@ -14,12 +14,13 @@ from trine.cluster.parts import SCALE_OUT
 from trine.cluster.presets import load_links
 from trine.collectives.sizes import bus_factor
 from trine.common.evidence import ASSUMED, MEASURED
+from trine.common.precision import HALVES
 from trine.common.units import PS_PER_S, format_bandwidth, whole_number
 from trine.compute import uses_recorded_times
 from trine.compute.cost import work
 from trine.compute.kinds import family_of, is_compute_bound, kind_of
 from trine.compute.origin import known_gpu
-from trine.compute.roofline import has_float4, has_tf32_products, peak, precision_of
+from trine.compute.roofline import derived_peak, has_tf32_products, precision_of
 from trine.graph.grid import RankGrid
 from trine.graph.workload import FORWARD, SYNTHESISED, Workload
 from trine.parallel.recompute import recomputed
@@ -103,8 +104,8 @@ def _peak(setup: Setup, dtype: str) -> tuple[str, float | None]:
         if gpu is not None and dtype == "tfloat32" and dtype not in gpu.flop_per_s:
             precision = "float32"  # a GPU without TF32 runs it as float32
         rate = None if gpu is None else gpu.flop_per_s.get(precision)
-        if rate is None and gpu is not None and precision == "float4" and has_float4(gpu):
-            rate = peak(gpu, precision)  # presets list no FP4
+        if rate is None and gpu is not None:
+            rate = derived_peak(gpu, precision)
         if rate is None:
             return precision, None
         total += float(rate) * count
@@ -240,7 +241,7 @@ def foreign_band(result: Result, workload: Workload) -> tuple[str, ...]:
         return ()
     differences = []
     kind = _kind_of_step(workload, work)
-    if kind not in ("bfloat16", "float16") and kind_band(kind) is None:
+    if kind not in HALVES and kind_band(kind) is None:
         differences.append(kind)
     if band.is_of_all and work.gpu is not None:
         differences.append(f"the {work.gpu} or its generation")

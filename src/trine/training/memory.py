@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trine.common.precision import HALVES
 from trine.graph.program import LAUNCH_STREAM, Compute, Job, MemoryChange, RankProgram
 from trine.graph.workload import SYNTHESISED
+from trine.parallel.schedules import known_order
 from trine.results.allocator import peak_of
 from trine.results.memory import MemoryFacts, MemoryUse, by_category, use_of
 
@@ -87,7 +89,7 @@ def shortened(plan: Plan, batch: int) -> Plan:
         or plan.replica_batches
         or plan.steps > 1
         or deferred == 0
-        or (plan.pp > 1 and plan.schedule not in ("1f1b", "interleaved"))
+        or (plan.pp > 1 and not known_order(plan.schedule).alternates)
     ):
         return plan
     if plan.pp == 1:
@@ -156,7 +158,7 @@ def facts_of(software: Software | None, plan: Plan, workload: Workload) -> Memor
     if software is None:
         return MemoryFacts()
     style, late = software.memory, software.memory.states == "first-step"
-    is_half = any(workload.tensors[p.weight].dtype in ("bfloat16", "float16") for p in workload.parameters[:1])
+    is_half = any(workload.tensors[p.weight].dtype in HALVES for p in workload.parameters[:1])
     state_blocks = max(2 * len(workload.parameters) // plan.pp, 1) if late else 0
     if is_half:
         late_states = 4 / 5 if software.operators.master == "remainder" else 2 / 3

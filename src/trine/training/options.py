@@ -94,7 +94,7 @@ class SimulateOptions:
     trace_gpu: str | None = option(None, "Name the GPU of the trace if the trace does not.")
     compute: str = option("auto", "Choose the source of operator times.")
     calibration: Calibration | None = option(None, "Use a file written by trine calibrate.")
-    precision: str | None = option(None, "Cast the products of layers: fp8, fp8-current, fp8-block, mxfp8, nvfp4.")
+    precision: str | None = option(None, "Cast the products of layers: fp8, mxfp8, nvfp4, ...")
     trainable: str | None = option(None, "Train adapters alone: lora:RANK[:qkv+out+up+down][/nf4].")
     documents: str | None = option(None, "Pack documents of LENGTH, uniform:A:B or FILE into each sample.")
     cpu: bool | None = option(None, "Simulate the CPU thread that launches kernels.")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trine.common._jit import without_collector
 from trine.common._version import __version__
@@ -15,6 +15,7 @@ from trine.common.arguments import takes
 from trine.common.evidence import Evidence
 from trine.common.observer import announce_job, current_observer, ignore, unobserved
 from trine.errors import TooManyTasksError
+from trine.folding.modes import FoldMode, fold_of
 from trine.graph.workload import Workload
 from trine.parallel.plan import Plan, micro_batches
 from trine.software.profile import NO_SOFTWARE
@@ -42,7 +43,9 @@ from trine.training.headline import (
 from trine.training.host_memory import host_memory_of, written_host_bytes
 from trine.training.options import SimulateOptions, observed
 from trine.training.resolved import resolved_inputs
+from trine.training.run_facts import RunFacts
 from trine.training.setup import SLOWER_SCHEDULE, Setup, costs_on, placement_of, setup_of
+from trine.training.times_only import is_times_only
 from trine.training.trades import verdicts
 
 if TYPE_CHECKING:
@@ -52,7 +55,7 @@ if TYPE_CHECKING:
     from trine.parallel.build import BuildReport
     from trine.parallel.contention import CommunicationKernels
     from trine.results import Result, Simulator
-    from trine.results.repeats import RepeatedSteps, Repeats
+    from trine.results.repeats import RepeatedSteps
     from trine.results.run import Scope
 
 
@@ -87,7 +90,7 @@ def _simulate(workload: Workload | str | os.PathLike[str], plan: Plan | None, op
     except TooManyTasksError as error:
         refused = error.with_traceback(None)  # the traceback would keep the partial job in memory
     if refused is not None:
-        if options.fold not in MAY_ESTIMATE:
+        if not fold_of(options.fold).may_estimate:
             raise refused
         from trine.training.estimated import estimated
 
@@ -100,7 +103,7 @@ def _advice(setup: Setup, result: Result) -> tuple[str, ...]:
     """Compare the step with the same step without one option at a time."""
     options = replace(
         setup.options, cluster=setup.machine, network=setup.network, trace_gpu=None,
-        fold="off" if setup.options.fold == "off" else "on", warnings=(), compare=False,
+        fold=FoldMode.OFF if setup.options.fold == FoldMode.OFF else FoldMode.ON, warnings=(), compare=False,
         software=setup.software.profile or NO_SOFTWARE,
     )  # fmt: skip
     with unobserved():
@@ -125,14 +128,10 @@ def _has_estimate(setup: Setup) -> bool:
     return has_estimate(setup)
 
 
-#: Modes of folding that accept an estimate.
-MAY_ESTIMATE = ("on", "ranks")
-
-
 def _run_steps(setup: Setup, began: float) -> tuple[_Run, Result]:
     """Run few of the job's steps if they repeat, else all; return the run and its result."""
     counts: tuple[int, ...] = ()
-    if setup.plan.steps > 1 and setup.options.fold in ("on", "verify"):
+    if setup.plan.steps > 1 and fold_of(setup.options.fold).folds_steps:
         from trine.folding.steps import first_step_counts
 
         counts = first_step_counts(setup.plan)
@@ -152,13 +151,13 @@ def _few_steps(setup: Setup, simulated: int) -> _Run | None:
     from trine.folding.steps import find_repeated_steps
 
     plan = replace(setup.plan, steps=simulated)
-    few = replace(setup, plan=plan, options=replace(setup.options, fold="on"))
+    few = replace(setup, plan=plan, options=replace(setup.options, fold=FoldMode.ON))
     run = _run(few)
     steps = find_repeated_steps(run.job_run, setup.plan.steps, simulated, plan.sync_every or 1)
     if steps is None:
         return None
     job_run = replace(run.job_run, repeated_steps=steps)
-    if setup.options.fold == "verify":
+    if fold_of(setup.options.fold).verifies:
         job_run = _verified_steps(setup, few, job_run, steps)
     return replace(run, setup=setup, job_run=job_run)
 
@@ -168,14 +167,19 @@ def _verified_steps(setup: Setup, few: Setup, job_run: JobRun, steps: RepeatedSt
     from trine.folding.period_check import check_repeats
     from trine.folding.steps import check_repeated_steps
 
-    fold = "off" if setup.plan.num_ranks == 1 or job_run.why else "verify"
-    every = _run_micro_batches(replace(setup, options=replace(setup.options, fold=fold)), None).job_run
-    whole = _run_micro_batches(replace(few, options=replace(few.options, fold="ranks")), None).job_run
+    every = _run_of_everything(setup, job_run)
+    whole = _run_micro_batches(replace(few, options=replace(few.options, fold=FoldMode.RANKS)), None).job_run
     repeats = job_run.repeats
     if repeats is not None:
         repeats = replace(repeats, verified=check_repeats(job_run, whole, repeats))
     steps = replace(steps, verified=check_repeated_steps(whole, every, steps))
     return replace(job_run, repeats=repeats, repeated_steps=steps, sentence=every.sentence)
+
+
+def _run_of_everything(setup: Setup, folded: JobRun) -> JobRun:
+    """Run all steps and micro-batches to verify a run that folds them; also its ranks are verified if any fold."""
+    fold = FoldMode.OFF if setup.plan.num_ranks == 1 or folded.why else FoldMode.VERIFY
+    return _run_micro_batches(replace(setup, options=replace(setup.options, fold=fold)), None).job_run
 
 
 def _run(setup: Setup) -> _Run:
@@ -185,7 +189,8 @@ def _run(setup: Setup) -> _Run:
 
     total = _num_micro_batches(setup)
     synchronises = None if setup.launch is None else setup.launch.synchronises
-    counts = () if setup.options.fold in ("off", "ranks") else first_counts(setup.plan, total, synchronises)
+    folds = fold_of(setup.options.fold).folds_micro_batches
+    counts = first_counts(setup.plan, total, synchronises) if folds else ()
     why = _why_each_microbatch(setup) if counts else ""
     run = None
     few = replace(setup, options=replace(setup.options, fold="on")) if setup.options.fold == "verify" else setup
@@ -195,13 +200,12 @@ def _run(setup: Setup) -> _Run:
     if run is None:
         whole = _run_micro_batches(setup, None)
         return replace(whole, why=why or f"{counts[-1]} of them do not repeat") if counts else whole
-    if setup.options.fold == "verify":
-        fold = "off" if setup.plan.num_ranks == 1 or run.job_run.why else "verify"
-        every = _run_micro_batches(replace(setup, options=replace(setup.options, fold=fold)), None)
+    if fold_of(setup.options.fold).verifies:
+        every = _run_of_everything(setup, run.job_run)
         repeats = run.job_run.repeats
         assert repeats is not None
-        verified = check_repeats(run.job_run, every.job_run, repeats)
-        job_run = replace(run.job_run, repeats=replace(repeats, verified=verified), sentence=every.job_run.sentence)
+        verified = check_repeats(run.job_run, every, repeats)
+        job_run = replace(run.job_run, repeats=replace(repeats, verified=verified), sentence=every.sentence)
         return replace(run, job_run=job_run)
     return run
 
@@ -283,7 +287,7 @@ def _run_micro_batches(setup: Setup, simulated: int | None) -> _Run:
     kernels = setup.kernels(costs)
     if kernels:
         job = under_pressure(job, *kernels, of_rank=None if setup.mixed is None else setup.mixed.of_rank)
-    estimate = partial(_has_estimate, setup) if options.fold in MAY_ESTIMATE else None
+    estimate = partial(_has_estimate, setup) if fold_of(options.fold).may_estimate else None
     runner = JobRunner(
         job=job,
         placement=placement_of(setup.machine, setup.plan.num_ranks, costs, setup.places),
@@ -331,21 +335,21 @@ class _Run:
         setup, run, work = self.setup, self.job_run, step_work(self.setup, self.report)
         support = evidence(setup, self.report, self.costs, self.kernels, setup.options.stragglers, self.job_run.repeats)
         support = (*support, *self._repetition())
-        shared = {
-            "plan": facts(setup, self.report),
-            "evidence": support,
-            "warnings": tuple(dict.fromkeys((*self.advice, *self._warnings()))),
-            "not_modelled": setup.not_modelled,
-            "simulator": simulator,
-            "work": work,
-            "band": band_of(setup, work, support),
-            "memory_facts": memory_facts(setup),
-            "host_memory": host_memory_of(setup, self.host_bytes),
-            "repeats": run.repeats,
-            "repeated_steps": run.repeated_steps,
-            "inputs": resolved_inputs(setup),
-        }
-        show = partial(_build_result, setup, shared)
+        run_facts = RunFacts(
+            plan=facts(setup, self.report),
+            evidence=support,
+            warnings=tuple(dict.fromkeys((*self.advice, *self._warnings()))),
+            not_modelled=setup.not_modelled,
+            simulator=simulator,
+            work=work,
+            band=band_of(setup, work, support),
+            memory_facts=memory_facts(setup),
+            host_memory=host_memory_of(setup, self.host_bytes),
+            repeats=run.repeats,
+            repeated_steps=run.repeated_steps,
+            inputs=resolved_inputs(setup),
+        )
+        show = partial(_build_result, setup, run_facts)
         observation = Observation(
             graph=run.graph, records=run.records, memory=run.memory, ends=run.ends, reasons=run.reasons
         )
@@ -354,7 +358,8 @@ class _Run:
             *memory_verdict(result), *result.warnings, *crowded_uplinks(result, setup.machine),
             *foreign_band(result, setup.workload), *public_mfu(result),
         )  # fmt: skip
-        support = result.evidence if setup.launch is None else exposed_launches(result)
+        explains_launches = setup.launch is not None and not is_times_only()
+        support = exposed_launches(result) if explains_launches else result.evidence
         band = band_under_cap(result, band_on_shared_fabric(result, setup), setup)
         band = band_with_doubt(result, band_with_spread(result, band, setup))
         return result.with_words(warnings, support, band)
@@ -395,14 +400,14 @@ def _with_memory_verdict(result: Result) -> Result:
 
 
 def _build_result(
-    setup: Setup, shared: Mapping[str, Any], observation: Observation, ranks: Sequence[int], scope: Scope | None
+    setup: Setup, run_facts: RunFacts, observation: Observation, ranks: Sequence[int], scope: Scope | None
 ) -> Result:
-    """Return a result that shows ``ranks``. shared: the fields that results of all ranks share."""
+    """Return a result that shows ``ranks``. run_facts: the fields that results of all ranks share."""
     from trine.results import Result
     from trine.results.run import Part
 
     part = tiers = None
-    repeats: Repeats | None = shared["repeats"]
+    repeats = run_facts.repeats
     if scope is not None and observation.ends is not None:
         part = Part(
             ranks=tuple(ranks), num_ranks=scope.num_ranks, ends=observation.ends, step_ends_ps=scope.step_ends_ps,
@@ -425,5 +430,16 @@ def _build_result(
         gpu_models=setup.models_of(ranks),
         part=part,
         link_tiers=tiers,
-        **shared,
+        plan=run_facts.plan,
+        evidence=run_facts.evidence,
+        warnings=run_facts.warnings,
+        not_modelled=run_facts.not_modelled,
+        simulator=run_facts.simulator,
+        work=run_facts.work,
+        band=run_facts.band,
+        memory_facts=run_facts.memory_facts,
+        host_memory=run_facts.host_memory,
+        repeats=repeats,
+        repeated_steps=run_facts.repeated_steps,
+        inputs=run_facts.inputs,
     )

@@ -5,14 +5,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from trine.common.precision import ITEM_BYTES
 from trine.errors import TraceError, nearest
 from trine.graph.workload import BACKWARD, FORWARD, PHASES, ROLES, Operator, Tensor, Workload
-
-#: Bytes per element of the dtypes that trine knows; sizes of other dtypes are not checked.
-ITEM_BYTES = {
-    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1,
-    "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1, "float4_e2m1fn": 0.5, "none": 0,
-}  # fmt: skip
 
 
 def check_workload(workload: Workload, path: Path) -> None:
@@ -45,9 +40,10 @@ def _check_tensor(tensor: Tensor, path: Path) -> None:
     if tensor.role not in ROLES:
         raise TraceError(f"has the role {tensor.role!r}{nearest(tensor.role, ROLES)}", file=path, field=field)
     item_bytes = ITEM_BYTES.get(tensor.dtype)
-    if item_bytes is not None and tensor.size_bytes != item_bytes * math.prod(tensor.shape):
-        raise TraceError(f"has {tensor.size_bytes} bytes, but {list(tensor.shape)} of {tensor.dtype} are "
-                         f"{item_bytes * math.prod(tensor.shape)}", file=path, field=field)  # fmt: skip
+    size_bytes = tensor.size_bytes if item_bytes is None else math.ceil(item_bytes * math.prod(tensor.shape))
+    if tensor.size_bytes != size_bytes:
+        raise TraceError(f"has {tensor.size_bytes} bytes, but {list(tensor.shape)} of {tensor.dtype} are {size_bytes}",
+                         file=path, field=field)  # fmt: skip
     dims = tensor.batch_dims
     if list(dims) != sorted(set(dims)) or any(dim >= len(tensor.shape) for dim in dims):
         raise TraceError(f"has the batch_dims {list(dims)}, which must rise and be dimensions of {list(tensor.shape)}",

@@ -9,7 +9,7 @@ import os
 import zlib
 from decimal import Decimal
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from trine.common.inputs import open_input, read_at_most
 from trine.errors import TraceError
@@ -94,6 +94,16 @@ def _float(text: str) -> float:
     return number
 
 
+def number_hooks(*, strict: bool = False) -> dict[str, Any]:
+    """Return the arguments of a JSON decoder that keep numbers within bounds, as :func:`read_json` describes them."""
+    return {
+        "parse_float": _float if strict else _decimal,
+        "parse_int": _integer,
+        "parse_constant": _not_a_number if strict else Decimal,
+        "object_pairs_hook": _unique if strict else None,
+    }
+
+
 def read_json(path: Path, *, strict: bool = False) -> object:
     """Parse ``path``.
 
@@ -104,12 +114,7 @@ def read_json(path: Path, *, strict: bool = False) -> object:
     """
     text = read_text(path)
     try:
-        to_float = _float if strict else _decimal
-        to_constant = _not_a_number if strict else Decimal
-        to_object = _unique if strict else None
-        return json.loads(
-            text, parse_float=to_float, parse_int=_integer, parse_constant=to_constant, object_pairs_hook=to_object,
-        )  # fmt: skip
+        return json.loads(text, **number_hooks(strict=strict))
     except json.JSONDecodeError as error:
         raise TraceError(f"is not complete JSON: {error.msg}", file=f"{path}:{error.lineno}") from None
     except _NumberError as error:

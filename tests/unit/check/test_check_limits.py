@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from trine.check import compare
@@ -238,6 +239,8 @@ def test_the_ratio_of_bandwidths_says_which_collective_it_is(ratio, is_right):
         ({"environment": {"NVLS_ENABLE": "1"}}, {}),
         ({"environment": {"MIN_NCHANNELS": "2", "MAX_NCHANNELS": "4"}}, {"min_channels": 2, "max_channels": 4}),
         ({"environment": {"MIN_NCHANNELS": "0", "MAX_NCHANNELS": "x"}}, {}),
+        ({"environment": {"NVLS_CHUNKSIZE": "524288"}}, {"nvls_chunk": 512 << 10}),
+        ({"environment": {"NVLS_CHUNKSIZE": "0"}}, {}),
     ],
 )
 def test_settings_of_a_log_are_options(facts, options):
@@ -254,3 +257,13 @@ def test_a_log_without_a_collective_or_results_is_refused():
         compare.check_log(log_of(op=None), load_cluster("dgx-h100"))
     with pytest.raises(InputError, match="has no out-of-place results"):
         compare.check_log(log_of(num_ranks=8), load_cluster("dgx-h100"))
+
+
+def test_a_fault_of_the_machine_makes_no_size_faster_and_one_size_slower(expected):
+    """A slow link may make the library choose an algorithm that trine takes for faster: the sound time stays."""
+    usual = np.array([row.time_ps for row in expected.usual])
+    faults = [cause for cause in expected.causes if "link" in cause.name or "PCIe" in cause.name]
+    assert len(faults) >= 5
+    for cause in faults:
+        assert (np.array(cause.times_ps) >= usual).all(), cause.name
+        assert (np.array(cause.times_ps) > 1.2 * usual).any(), cause.name

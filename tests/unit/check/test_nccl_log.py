@@ -173,7 +173,13 @@ def test_wrong_results_are_said(tmp_path: Path) -> None:
     assert "the test found wrong results, first at 1048576 bytes" in read(tmp_path, broken).notes[0]
 
 
-@pytest.mark.parametrize("text", ["", "hello\n", "# size count type redop root time algbw busbw #wrong\n"])
+@pytest.mark.parametrize("text", [" \n", ""])
+def test_an_empty_log_is_said_to_be_empty(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InputError, match="is empty: the test printed nothing"):
+        read(tmp_path, text)
+
+
+@pytest.mark.parametrize("text", ["hello\n", "# size count type redop root time algbw busbw #wrong\n"])
 def test_no_rows_says_what_a_row_is(tmp_path: Path, text: str) -> None:
     with pytest.raises(InputError, match="a row is size, count, type"):
         read(tmp_path, text)
@@ -336,7 +342,7 @@ def test_evidence_of_transports(tmp_path: Path) -> None:
 
 
 def test_other_programs_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no row of nccl-tests.*looks like the output of nccom-test"):
+    with pytest.raises(InputError, match=r"is a table of nccom-test .AWS Neuron.: trine check reads nccl-tests"):
         read(tmp_path, "nccom-test -r 2 allr\n 33554432 33554432 uint8 768 40.69 40.69\n")
 
 

@@ -56,6 +56,19 @@ def test_a_current_table_leaves_nothing_out(tmp_path: Path, ranks: int) -> None:
     assert not any("algbw" in note and "blocks" in note for note in found.notes)
 
 
+def test_a_count_of_one_block_alone_leaves_nothing_out(tmp_path: Path) -> None:
+    """Eight blocks and busbw = algbw, as in old tables, but algbw is size / time: no block is missing from it."""
+    lines = []
+    for size, first, second in ROWS:
+        results = [(time, size / time / 1e3, size / time / 1e3, "0") for time in (first, second)]
+        lines.append(plain_row(size, size // 4 // 8, "none -1", results))
+    found = read(tmp_path, "\n".join(lines), "all_gather")
+    assert not any("algbw leaves out" in note for note in found.notes)
+    last = found.rows[-1].out_of_place
+    assert last is not None
+    assert last.algbw_bytes_per_s == pytest.approx(ROWS[-1][0] / ROWS[-1][1] * 1e6, rel=1e-4)
+
+
 UNITS = [
     (1e-3, 1.0, "times are milliseconds"),
     (1e-6, 1.0, "times are seconds"),

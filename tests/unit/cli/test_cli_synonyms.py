@@ -136,7 +136,19 @@ def test_no_synonym_is_an_option_of_train() -> None:
     assert not {f"--{name}" for name in OPTIONS} & known
     assert {option for option, _ in VALUES} <= known
     words = [word for each in OPTIONS.values() for word in each.split() if word.startswith("--")]
-    assert set(words) <= known
+    of_infer = {name for each in built("infer").params for name in each.opts}
+    assert set(words) <= known | of_infer
+
+
+@pytest.mark.parametrize(
+    ("typed", "works"),
+    [("--input-len 128", "--isl 128"), ("--max-tokens 9", "--osl 9"), ("--max-concurrency 4", "--concurrency 4")],
+)
+def test_words_of_engines_are_options_of_infer(typed: str, works: str) -> None:
+    given = [each for each in ("--isl 100", "--osl 10", "--concurrency 2") if each.split()[0] != works.split()[0]]
+    answer = ask(f"infer model:llama-3-8b --cluster dgx-h100 {' '.join(given)} {typed}")
+    assert answer.exit_code == 2
+    assert f"{' '.join(given)} {works} (trine infer --help)" in answer.stderr
 
 
 def test_an_option_that_is_near_nothing_gets_no_list() -> None:

@@ -80,6 +80,17 @@ def test_another_word_leads_to_the_nearest_page():
     assert answer.stderr == "error: no page 'memry'; did you mean 'memory'?\n"
 
 
+@pytest.mark.parametrize(
+    ("topic", "hint"),
+    [
+        ("fspd", "did you mean 'fsdp'?"), ("mfuu", "did you mean 'mfu'?"), ("nvlss", "did you mean 'nvls'?"),
+        ("qqqzzz", "'trine help' lists the pages"),
+    ],
+)  # fmt: skip
+def test_a_word_typed_nearly_right_is_found_among_terms_and_options(topic, hint):
+    assert CliRunner().invoke(app, ["help", topic]).stderr == f"error: no page {topic!r}; {hint}\n"
+
+
 def test_the_wheel_carries_the_pages():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"] == {"docs": "trine/docs"}

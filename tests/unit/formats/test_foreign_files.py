@@ -5,17 +5,20 @@ We wrote the samples; they have the form of the programs' outputs.
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from cpu_time import computes_for_less_than
 
+from trine.check.nccl_tests import read_runs
 from trine.cli.main import app
 from trine.cluster import load_cluster
 from trine.collectives.query import collective
-from trine.common.recognise import CHAKRA, CLUSTER, TRACE, foreign_file
+from trine.common.recognise import CHAKRA, CLUSTER, LOG, TRACE, foreign_file
 from trine.errors import InputError, SpecError
 from trine.formats.clusters import read_any
 from trine.formats.gpu_names import gpu_of_text, named_gpus
@@ -46,6 +49,27 @@ FOREIGN = {
     "nccl log": ("n1:1:1 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB\n", "debug log of NCCL"),
     "nccl-tests": ("# nThread 1 nGpus 8 minBytes 8\n#   out-of-place\n", "a log of nccl-tests"),
     "bare rows": ("  1048576  262144  float  sum  -1  60.1  17.4  30.5  0\n", "a log of nccl-tests"),
+    "coloured log": ("\x1b[32m# nThread 1 nGpus 8 minBytes 8\x1b[0m\n", "a log of nccl-tests"),
+    "log of a pod": ("[pod/x-1/main]   1048576  262144  float  sum  -1  60.1  17.4  30.5  0\n", "a log of nccl-tests"),
+    "log with a rank": ("[1,0]<stdout>:  1048576  262144  half  none  -1  60.1  17.4\n", "a log of nccl-tests"),
+    "csv of a log": ("size,count,type,redop,root,time,algbw,busbw\n", "a log of nccl-tests"),
+    "nccl-tests in json": ('{"results": [{"out_of_place": {"time": 1}}]}', "a log of nccl-tests"),
+    "osu": (
+        "# OSU MPI-CUDA Allreduce Latency Test v7.4\n# Size  Avg Latency(us)\n4  20.1\n",
+        "the OSU micro-benchmarks",
+    ),
+    "osu's table": ("# Size       Avg Latency(us)\n4      20.1\n", "the OSU micro-benchmarks"),
+    "imb": (" #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]\n", "the Intel MPI Benchmarks"),
+    "oneccl": ("#bytes  #elem_count  #repetitions t_min[usec] t_max[usec] t_avg[usec] stddev[%]\n", "oneCCL's"),
+    "nvshmem": ("size(B)  count  type  scope  latency(us)  min_lat(us)\n32 8 32-bit thread 8.1 8.0\n", "NVSHMEM's"),
+    "perftest's table": (" #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]\n", "perftest"),
+    "mscclpp test": ("# MSCCL++ allreduce_test\n 1048576 262144 20.1 52.1 91.2 0\n", "MSCCL++'s own tests"),
+    "deepspeed": ("---- Performance of all_reduce on 8 devices ---\n", "DeepSpeed's communication benchmark"),
+    "rocm-smi": ("==== ROCm System Management Interface ====\n", "a topology of rocm-smi or amd-smi"),
+    "mscclpp plan": ('{"name": "a", "collective": "allreduce", "gpus": [{"input_chunks": 1}]}', "a plan of MSCCL++: "),
+    "msccl plan": ('<algo name="a" nchannels="1"></algo>', "<algo>"),
+    "sqlite": ("SQLite format 3\0\1\2", "a SQLite database"),
+    "weights": ('{"metadata": {}, "weight_map": {"a": "model-1.safetensors"}}', "a model's weights"),
     "astra system": ('{"scheduling-policy": "LIFO", "preferred-dataset-splits": 4}', "ASTRA-sim's system file"),
     "astra logical": ('{\n "logical-dims": ["8","2"]\n}', "logical topology for ns-3"),
     "astra memory": ('{"memory-type": "NO_MEMORY_EXPANSION"}', "ASTRA-sim's memory file"),
@@ -74,7 +98,7 @@ def test_files_of_other_programs_are_named(name: str, ending: str, tmp_path: Pat
     text, words = FOREIGN[name]
     message = refusal(text, f"file{ending}", tmp_path)
     assert words in message
-    with pytest.raises(SpecError, match=words.partition(":")[0].replace("(", ".")):
+    with pytest.raises(SpecError, match=re.escape(words.partition(":")[0])):
         load_cluster(str(tmp_path / f"file{ending}"))
 
 
@@ -99,6 +123,69 @@ def test_a_faulty_yaml_file_still_names_the_line(tmp_path: Path) -> None:
     text = "name: mine\ndevices:\n- {name: gpu, count: 8\nlinks: []\n"
     for name in ("mine.yaml", "mine.txt"):
         assert f"{name}:4: " in refusal(text, name, tmp_path)
+
+
+MATRIX_OF_TWO = "\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tSYS\t X \n"
+LOG_ROWS = "# nThread 1 nGpus 8 minBytes 8\n  1048576  262144  float  sum  -1  60.1  17.4  30.5  0\n"
+OF_TRINE = {
+    "cluster file": (
+        "name: mine\ndevices:\n- {name: gpu}\nlinks: []\n",
+        "a cluster file of trine: give it as --cluster",
+    ),
+    "base": ("base: dgx-h100\nname: mine\n", "a cluster file of trine: give it as --cluster FILE"),
+    "infragraph": ("name: x\ninstances:\n- name: a\nedges:\n- ep1: {}\n", "an InfraGraph: trine cluster import FILE"),
+    "astra": ("topology:\n- Ring\nnpus_count:\n- 4\n", "ASTRA-sim's network file: trine cluster import FILE"),
+    "matrix": ("\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tSYS\t X \n", "topo -m`: trine cluster import FILE"),
+    "peers": (" \tGPU0\tGPU1\n GPU0\tX\tOK\n GPU1\tOK\tX\n", "topo -p2p`, which shows no links"),
+    "nccl topology": ('<system version="1"><cpu/></system>', "a topology of NCCL or lstopo: trine cluster import"),
+    "dump": ("Collecting environment information...\nPyTorch version: 2.4.0\n", "an environment dump of PyTorch"),
+    "msccl plan": ('<algo name="a" nchannels="1"></algo>', "a plan of MSCCL: trine collective OPERATION --algorithm"),
+}
+
+
+@pytest.mark.parametrize("name", [*FOREIGN, *OF_TRINE])
+def test_check_names_what_it_cannot_read(name: str, tmp_path: Path) -> None:
+    text, words = (OF_TRINE if name in OF_TRINE else FOREIGN)[name]
+    (tmp_path / "file.log").write_text(text)
+    if "a log of nccl-tests" in words:
+        assert foreign_file(text, LOG) is None
+        return
+    if name == "msccl plan":
+        words = OF_TRINE[name][1]
+    answer = CliRunner().invoke(app, ["check", str(tmp_path / "file.log"), "--cluster", "dgx-a100"])
+    assert answer.exit_code == 2
+    assert words in answer.output
+    assert "\n" not in answer.output.strip()
+    assert len(answer.output) <= 400
+
+
+@pytest.mark.parametrize("text", [MATRIX_OF_TWO + LOG_ROWS, LOG_ROWS, "h:1:1 [0] NCCL INFO x\n" + LOG_ROWS])
+def test_check_reads_a_log_between_other_text(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(text)
+    assert [row.size_bytes for row in read_runs(tmp_path / "a.log")[0].rows] == [1 << 20]
+
+
+def test_packed_files_are_recognised_by_their_content(tmp_path: Path) -> None:
+    packed = tmp_path / "a.gz"
+    packed.write_bytes(gzip.compress(LOG_ROWS.encode()))
+    assert [row.size_bytes for row in read_runs(packed)[0].rows] == [1 << 20]
+    with pytest.raises(SpecError, match="is a log of nccl-tests or rccl-tests: trine check FILE"):
+        read_any(packed)
+    packed.write_bytes(gzip.compress(b'{"traceEvents": []}'))
+    with pytest.raises(SpecError, match="is a profiler trace of PyTorch: trine trace inspect FILE"):
+        read_any(packed)
+    with pytest.raises(InputError, match="is a profiler trace of PyTorch: trine trace inspect FILE"):
+        read_runs(packed)
+
+
+def test_a_table_of_another_program_without_a_header_is_named(tmp_path: Path) -> None:
+    row = "  1048576  262144  float  sum  -1  60.1  17.4  30.5  0\n"
+    (tmp_path / "a.log").write_text("# OSU MPI-CUDA Allreduce Latency Test v7.4\n" + row)
+    with pytest.raises(InputError, match="is a table of the OSU micro-benchmarks: trine check reads nccl-tests"):
+        read_runs(tmp_path / "a.log")
+    (tmp_path / "a.log").write_text("size,time_us,algbw,busbw\n1048576,60.1,17.4,30.5\n")
+    with pytest.raises(InputError, match="has the columns 'size,time_us,algbw,busbw', which are not those"):
+        read_runs(tmp_path / "a.log")
 
 
 @pytest.mark.parametrize("kind", [CLUSTER, TRACE, CHAKRA])

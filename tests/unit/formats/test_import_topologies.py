@@ -183,13 +183,22 @@ def test_smi_of_a_virtual_machine_with_one_numa_node() -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "== Link Type between two GPUs ==\n       GPU0  GPU1\nGPU0   0     XGMI\nGPU1   XGMI  0\n",
+        "LINK TYPE TABLE:\n             0000:0c:00.0\n0000:0c:00.0 SELF\n",
+    ],
+)
+def test_topologies_of_amds_tools_are_told_what_to_give(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "t.txt"
+    file.write_text(text)
+    with pytest.raises(SpecError, match=r"rocm-smi or amd-smi, which trine does not read: give RCCL's topology"):
+        read_any(file)
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "== Link Type between two GPUs ==\n       GPU0  GPU1\nGPU0   0     XGMI\nGPU1   XGMI  0\n",
-            "rocm-smi or amd-smi",
-        ),
-        ("LINK TYPE TABLE:\n             0000:0c:00.0\n0000:0c:00.0 SELF\n", "rocm-smi or amd-smi"),
         ("GPU 0: NVIDIA A100\n\t Link 0: 25 GB/s\n: x\n", "in no format that trine recognises"),
         ("GPU: 0\n    BDF: 0000:05:00.0\n", "in no format that trine recognises"),
         ("just a text\n", "in no format that trine recognises"),

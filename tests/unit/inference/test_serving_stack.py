@@ -97,7 +97,11 @@ def test_points_themselves_come_nearer(tmp_path):
     for point in fit.to_json()["points"]:
         before, after = (abs(math.log(point[key] / point["measured"])) for key in ("before", "after"))
         assert after < 0.2 * before
-    assert fit.text().startswith("calibrated on 3 points of rows.csv")
+    lines = fit.text().splitlines()
+    assert lines[0].startswith("calibrated on 3 points of rows.csv")
+    for name, scale in (("TPOT", fit.stack.tpot), ("TTFT", fit.stack.ttft)):
+        likely = f"likely {scale.low:.2f} to {scale.high:.2f} x"
+        assert f"{name}: factor {scale.factor:.3g}, {likely}" in lines
 
 
 def test_throughput_stands_in_for_a_missing_tpot(tmp_path):
@@ -107,6 +111,7 @@ def test_throughput_stands_in_for_a_missing_tpot(tmp_path):
     fit = trine.calibrate_serving(rows_file(tmp_path, f"llama-3-8b,dgx-h100,vllm,512,128,8,{rate}", header=header))
     assert 1.1 < fit.stack.tpot.factor < 1.25
     assert fit.stack.ttft is None
+    assert [line.split(":")[0] for line in fit.text().splitlines() if ": factor " in line] == ["TPOT"]
     assert ask(8, stack=fit.stack).ttft_s == blind.ttft_s
 
 

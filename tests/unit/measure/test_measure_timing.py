@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from measured_gpus import ReplayedDevice
 
+from trine.measure import timing
 from trine.measure.kernels import Kernel, gpu_kernels
 from trine.measure.timing import (
     INTERRUPTED,
@@ -138,3 +139,16 @@ def test_progress_is_reported_after_each_kernel():
     reports = []
     measured(ReplayedDevice(dict.fromkeys(KERNELS[:3], 10.0)), KERNELS[:3], report=lambda *args: reports.append(args))
     assert reports == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize(("step_s", "samples"), [(1 / 64, 9), (1 / 32, 5), (1 / 16, 5)])
+def test_timed_runs_end_at_their_share_of_the_time_and_not_before_the_least_number(step_s, samples):
+    """Of 18/64 s, half is for timed runs: nine runs of 1/64 s end exactly there."""
+    clock = [0.0]
+
+    def run():
+        clock[0] += step_s
+        return step_s
+
+    timed = timing._time(run, 18 / 64, lambda: clock[0])
+    assert timed == [step_s] * samples

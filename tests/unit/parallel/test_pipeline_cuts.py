@@ -152,7 +152,12 @@ def test_time_that_is_run_again_counts():
 
 
 def test_folded_is_unfolded_with_cuts_between_layers():
-    step(model("llama-3-8b", layers=4, sequence=512), pp=3, dp=4, fold="verify")
+    """The simulation of some ranks gives the times of all; ``verify`` compares each task and says so."""
+    workload = model("llama-3-8b", layers=4, sequence=512)
+    folded, every = (step(workload, pp=3, dp=4, fold=fold) for fold in ("verify", "off"))
+    assert folded.step_ends_ps.tolist() == every.step_ends_ps.tolist()
+    assert folded.step_time_ps == every.step_time_ps > 0
+    assert "verified" in folded.summary()
 
 
 # -- cuts inside layers ------------------------------------------------------------------------------------------------

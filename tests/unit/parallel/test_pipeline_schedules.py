@@ -1,11 +1,14 @@
 """Do pipeline schedules match their sources: orders, activations held at a time, refused shapes?"""
 
+import re
+from contextlib import suppress
+
 import pytest
 
 import trine
 from trine.errors import PlanError
 from trine.parallel.plan import Plan
-from trine.parallel.schedules import FORWARD_PASS, SCHEDULES, WEIGHT_PASS, Pipeline
+from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, SCHEDULES, WEIGHT_PASS, Pipeline
 from trine.testing import check_schedule
 
 
@@ -15,38 +18,63 @@ def words(name, rank, pipeline):
     return " ".join(f"{'FBIW'[one.kind]}{one.chunk}.{one.microbatch}" for one in passes)
 
 
-#: Passes whose activations a rank holds at most: GPipe all; 1F1B and interleaved Narayanan et al. 2021 (interleaved:
-#: Korthikanti et al. 2022, section 4.2.3: 1 + (p - 1)/(p v) of the layers' activations on the first rank); ZB-H1 Qi et
-#: al. 2024, Table 2; DualPipe DeepSeek-V3 2024, Table 2.
-HELD = {
-    "gpipe": lambda rank, s: s.num_microbatches,
-    "1f1b": lambda rank, s: min(s.num_ranks - rank, s.num_microbatches),
-    "interleaved": lambda rank, s: min(
-        2 * (s.num_ranks - 1 - rank) + (s.virtual_stages - 1) * s.num_ranks + 1, s.num_microbatches * s.virtual_stages
-    ),
-    "zb-h1": lambda rank, s: min(s.num_ranks, s.num_microbatches),
-    "dualpipe": lambda rank, s: s.num_ranks + 1,
-}
-
-
 @pytest.mark.parametrize("name", SCHEDULES.built_in)
 def test_activations_held_are_those_of_the_source(name):
-    check_schedule(SCHEDULES.get(name), in_flight=HELD[name])
+    """The record of a schedule has the closed form of its source; its passes hold no more."""
+    check_schedule(SCHEDULES.get(name), in_flight=SCHEDULES.get(name).held)
+
+
+def held_passes(schedule, rank, shape):
+    """Return the most passes whose activations a rank holds at a time."""
+    held, peak = 0, 0
+    for one in schedule.passes(rank, shape):
+        held += (one.kind == FORWARD_PASS) - (one.kind in (1, WEIGHT_PASS))
+        peak = max(peak, held)
+    return peak
+
+
+def shape_of(schedule):
+    return Pipeline(4, 12, 2 if schedule.takes_virtual_stages else 1)
 
 
 @pytest.mark.parametrize("name", SCHEDULES.built_in)
 def test_that_many_are_really_held_somewhere(name):
-    shape = Pipeline(4, 12, 2 if name == "interleaved" else 1)
-    peaks = []
-    for rank in range(4):
-        held, peak = 0, 0
-        for one in SCHEDULES.get(name).passes(rank, shape):
-            held += (one.kind == FORWARD_PASS) - (one.kind in (1, WEIGHT_PASS))
-            peak = max(peak, held)
-        peaks.append(peak - HELD[name](rank, shape))
+    schedule, shape = SCHEDULES.get(name), shape_of(SCHEDULES.get(name))
+    peaks = [held_passes(schedule, rank, shape) - schedule.held(rank, shape) for rank in range(4)]
     assert max(peaks) == 0
-    if name != "dualpipe":
+    if not schedule.joins_passes:
         assert peaks == [0] * 4
+
+
+def test_activations_held_on_the_first_of_four_ranks():
+    """Twelve micro-batches: GPipe all; 1F1B one a rank; interleaved 2 x 3 + 4 + 1 (Korthikanti et al. 2022); ..."""
+    held = {name: SCHEDULES.get(name).held(0, shape_of(SCHEDULES.get(name))) for name in SCHEDULES.built_in}
+    assert held | {"gpipe": 12, "1f1b": 4, "interleaved": 11, "zb-h1": 4, "dualpipe": 5} == held
+
+
+@pytest.mark.parametrize("name", SCHEDULES.built_in)
+def test_facts_of_the_record_describe_the_passes(name):
+    schedule, shape = SCHEDULES.get(name), shape_of(SCHEDULES.get(name))
+    orders = [schedule.passes(rank, shape) for rank in range(4)]
+    assert any(one.joined for order in orders for one in order) == schedule.joins_passes
+    assert any(one.kind == WEIGHT_PASS for order in orders for one in order) == schedule.splits_backward
+    assert all(order[-1].kind == BACKWARD_PASS for order in orders) == schedule.ends_backward
+    if schedule.alternates:
+        kinds = "".join("FB"[one.kind] for one in orders[0])
+        assert re.fullmatch("F+(BF)+B+", kinds)
+
+
+@pytest.mark.parametrize("name", SCHEDULES.built_in)
+def test_micro_batches_are_a_multiple_of_the_number_in_the_record(name):
+    schedule = SCHEDULES.get(name)
+    multiple = schedule.microbatch_multiple(4)
+    shapes = [shape_of(schedule)._replace(num_microbatches=count) for count in range(8, 17)]
+    taken = []
+    for shape in shapes:
+        with suppress(PlanError):
+            schedule.check(shape)
+            taken.append(shape.num_microbatches)
+    assert taken == [count for count in range(8, 17) if count % multiple == 0]
 
 
 def test_the_figure_of_interleaving():

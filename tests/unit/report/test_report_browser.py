@@ -162,6 +162,13 @@ def test_axe_finds_no_serious_fault(tmp_path, width: int, is_dark: bool):
         assert serious_faults(driver) == []
 
 
+@pytest.mark.skipif(bool(missing_axe()), reason=missing_axe())
+def test_axe_finds_a_fault_that_is_put_in(drive):
+    driver = drive(page_of_blocks(()))
+    driver.execute_script("document.querySelector('main').append(new Image())")
+    assert any(fault.startswith("image-alt") for fault in serious_faults(driver))
+
+
 def test_the_theme_button_changes_the_colours(drive):
     from selenium.webdriver.common.by import By
 

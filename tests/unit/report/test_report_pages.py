@@ -26,6 +26,7 @@ LINES = {
         "sure",
     ],
     "collective all_reduce --cluster dgx-h100 --processes 1 --vary size=1M,64M --vary nodes=1,2": ["layout", "sure"],
+    "eidolon run gemv-allreduce --rows 128 --cols 128": ["peers", "inside", "sure"],
     "infer model:llama-3-8b --cluster dgx-h100 --isl 500 --osl 100 --concurrency 4": ["serving", "sure"],
     "cluster show dgx-h100": ["answer", "sure"],
 }

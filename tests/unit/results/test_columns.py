@@ -4,8 +4,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pytest
+from json_keys import declared_rows
 
-from trine.results.columns import column, to_row, to_rows
+from trine.collectives.result import PAIR, ROW
+from trine.gpu.results import load_store_columns
+from trine.results.columns import Column, Columns, column, to_row, to_rows
+from trine.results.step_columns import COLLECTIVE, ENERGY, HOST, LINK, MEMORY
+from trine.search.layout_row import LAYOUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +50,49 @@ def test_objects_without_fields_and_unknown_keys():
     ]  # fmt: skip
     with pytest.raises(AttributeError):
         to_row(Pair(1, 2.0), "end_s")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A use at a place, as a table of nested objects has it."""
+
+    use: Use
+    number: int = 7
+
+
+TABLE = Columns(
+    Column(key="number", unit="integer", meaning="Number."),
+    Column(key="begin_s", unit="s", meaning="Start and rate.", attribute="use.start_ps", none=-1, null_if="none"),
+    Column(key="rate_GBps", unit="GB/s", meaning="Start and rate.", attribute="use.rate_bytes_per_s", null_if="none"),
+    Column(key="mean_us", unit="us", meaning="Mean.", attribute="use.mean_ps"),
+    Column(key="label", unit="text", meaning="Label.", attribute="use.label", none="", null_if="no label"),
+)
+
+
+def test_declared_columns_follow_paths_and_convert_units():
+    assert list(to_row(Place(Use(3, 4, 2 * 10**12, "a")), TABLE).items()) == [
+        ("number", 7), ("begin_s", 2.0), ("rate_GBps", 5.0), ("mean_us", 10**6), ("label", "a"),
+    ]  # fmt: skip
+    row = to_row(Place(Use(3, 4, -1)), TABLE)
+    assert row["begin_s"] is None
+    assert row["label"] is None
+
+
+def test_the_reference_of_declared_columns_shares_lines_of_one_meaning():
+    rows = declared_rows("answer", ["rows[]", "best"], TABLE)
+    assert [row.meaning for row in rows] == ["Number.", "Start and rate.", "Mean.", "Label."]
+    assert rows[1].keys == ("rows[].begin_s", "rows[].rate_GBps", "best.begin_s", "best.rate_GBps")
+    assert (rows[1].unit, rows[1].null_if) == ("s, GB/s", "none")
+    assert rows[3].unit == "text"
+
+
+STEP = (COLLECTIVE, LINK, MEMORY, HOST, ENERGY)
+LOAD_STORE = [getattr(load_store_columns, name) for name in ("KIND", "LINK", "OPERATION", "USE", "REQUEST")]
+
+
+@pytest.mark.parametrize("table", [TABLE, *STEP, ROW, PAIR, LAYOUT, *LOAD_STORE])
+def test_declared_columns_are_complete(table):
+    keys = [each.key for each in table]
+    assert len(keys) == len(set(keys)) > 2
+    assert all(each.unit and each.meaning.endswith((".", "`.")) for each in table)
+    assert all(each.null_if for each in table if each.none is not None)

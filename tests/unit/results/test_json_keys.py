@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from json_keys import ROWS, documented, problems, row_of
+from run_traces import dump, entry, two_ranks
 
 from trine.cli.main import app
 
@@ -53,6 +54,7 @@ LINES = {
         f"train {GPT} --tp 2 --cluster dgx-h100 --batch 2 --sequence-parallel --userbuffers",
         "train model:mixtral-8x7b,layers=2,sequence=128,batch=4 --dp 2 --tp 2 --ep 4 --etp 1 --expert-imbalance zipf:1 "
         "--capacity-factor 1 --micro-batch 1 --expert-overlap --cluster dgx-h100",
+        "train model:deepseek-v3,layers=4,sequence=128 --dp 2 --ep 2 --shared-expert-overlap --cluster dgx-h100",
         "chakra run {inputs}/mixed --topology ring --bandwidth '65 GB/s' --latency '1 us'",
         "chakra run {inputs}/mixed --cluster astra3-generic --fidelity loadstore",
     ],
@@ -102,6 +104,9 @@ LINES = {
         "check {examples}/gh200-8-tcp.log --cluster gh200-node",
     ],
     "calibrate-cluster": ["calibrate --cluster dgx-h100 {inputs}/nccl.log"],
+    "check-trace": ["check traces"],
+    "check-hang": ["check dumps"],
+    "compare-trace": ["compare usual/rank1.json traces/rank1.json", "compare usual traces"],
     "check-runs": ["check {inputs}/slow.log {inputs}/nccl.log"],
     "validate-collectives": ["validate collectives"],
     "validate-loadstore": ["validate loadstore"],
@@ -167,6 +172,10 @@ steps:
 - {workload: "model:gpt-2,layers=2,sequence=128", plan: {dp: 4, batch: 2}, step_time: 5.1 ms}
 """,
 }
+for number in range(2):
+    FILES[f"traces/rank{number}.json"] = json.dumps(two_ranks()[number])
+    FILES[f"usual/rank{number}.json"] = json.dumps(two_ranks(late_us=0)[number])
+    FILES[f"dumps/rank{number}.json"] = json.dumps(dump([entry(1, "started")], {"0": "[0, 1, 2]"}))
 #: Keys that only larger jobs have, or answers about data that could not be read.
 RARE = {
     "result": (
@@ -220,6 +229,7 @@ def answer(line: str) -> dict[str, object]:
 def test_keys_are_documented_and_exist(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for file, text in FILES.items():
+        (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text(text)
     contents = [dict(answer(line)) for line in LINES[name]]
     assert {content["schema"] for content in contents} == {f"trine/{name}/1"}

@@ -5,6 +5,7 @@ import pytest
 import trine
 from trine.errors import InputError, PlanError
 from trine.parallel.constraints import LayoutFacts
+from trine.parallel.schedules import SCHEDULES
 from trine.search.space import Space, divisors, parse_fixed
 from trine.software.profile import load_software
 
@@ -37,6 +38,18 @@ def test_the_rules_of_the_software_hold():
     titan = layouts(space(batch=32, tp=1, cp=1, software="torchtitan"))
     assert {each.schedule for each in titan if each.pp > 1} == {"gpipe", "1f1b", "interleaved"}
     assert {each.sharding for each in titan if each.pp > 1 and each.dp > 1} == {"none", "fsdp"}
+
+
+@pytest.mark.parametrize("software", ["megatron-core", "torchtitan", "nanotron-2024"])
+def test_a_schedule_that_the_software_lacks_has_no_valid_layout(software):
+    small = space(batch=32, tp=1, cp=1, software=software)
+    used = {each.schedule for each in layouts(small) if each.pp > 1}
+    assert used
+    for name in SCHEDULES.names():
+        assert small.has_schedule(name, 2) or name not in used
+    assert not small.has_schedule("zb-h1", 2)
+    assert small.has_schedule("1f1b", 2)
+    assert small.has_schedule(None, 1)
 
 
 def test_a_rejected_family_is_counted_with_all_of_its_layouts():

@@ -25,9 +25,11 @@ COLLNET_US = 31.0
 COLLNET_EFFICIENCY = 0.8
 #: Maximum NICs of a domain that NVLS channels use; racks of 72 GPUs have more.
 NVLS_PATHS = 16
-#: Chunk of an NVLS channel for one buffer share, in bytes, from LARGE_CHUNKS of them on; smaller messages take half of
-#: it (NCCL: src/enqueue.cc, calcCollChunking; src/transport/nvls.cc, NVLS_CHUNKSIZE).
-NVLS_CHUNK_BYTES, LARGE_CHUNKS = 128 << 10, 64
+#: Chunk of an NVLS channel for one buffer share, in bytes, from LARGE_CHUNKS of them on, and the chunk of smaller
+#: messages (NCCL: src/enqueue.cc, calcCollChunking; src/transport/nvls.cc, NVLS_CHUNKSIZE). AWS's plug-in sets 512 KiB
+#: on P5 and P6 (github.com/aws/aws-ofi-nccl, src/platform-aws.cpp): 8 B200 there reach 741 GB/s at 4 GiB, below 64 such
+#: chunks, and 839 at 8 GiB.
+NVLS_CHUNK_BYTES, NVLS_SMALL_CHUNK_BYTES, LARGE_CHUNKS = 128 << 10, 64 << 10, 64
 #: NVLS channels inside one domain, by generation (NCCL: src/transport/nvls.cc, ncclNvlsTuning).
 NVLS_CHANNELS = {"hopper": 16, "blackwell": 24}
 #: Time that the ranks need to agree on a chunk, in us: 8 H200 reach 480 GB/s with the large chunk (8 and 16 GiB), and
@@ -67,8 +69,8 @@ class Cost:
 class CostContext:
     """Inputs of a cost besides the size. ``min_channels``, ``max_channels``: limits that the user sets.
 
-    ``bytes_factors``: factors on the time of a collective's bytes, by collective
-    (:mod:`trine.collectives.nccl.measured`).
+    ``nvls_chunk_bytes``: largest chunk of NVLS. ``bytes_factors``: factors on the time of a collective's bytes, by
+    collective (:mod:`trine.collectives.nccl.measured`).
     """
 
     topology: CommTopology
@@ -76,6 +78,7 @@ class CostContext:
     launch: str
     min_channels: int | None = None
     max_channels: int | None = None
+    nvls_chunk_bytes: int = NVLS_CHUNK_BYTES
     bytes_factors: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
@@ -288,20 +291,22 @@ def nvls_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost
 
 
 def _nvls_bytes_us(context: CostContext, size: float, rate: float) -> float:
-    """Return the time of NVLS inside one domain for a message; rate: bytes/us with half of the largest chunk.
+    """Return the time of NVLS inside one domain for a message; rate: bytes/us with the small chunk.
 
-    The ranks agree once per chunk, so that twice the chunk saves half of that time. NCCL doubles it at a size; the
+    The ranks agree once per chunk, so that larger chunks save time. NCCL takes the largest chunk from a size on; the
     largest message below takes at most as long.
     """
     generation = launch_class(context.topology)
     if generation not in NVLS_CHANNELS:
         return size / rate
-    of_one = context.limited(NVLS_CHANNELS[generation]) * NVLS_CHUNK_BYTES
-    first = LARGE_CHUNKS * of_one * context.topology.num_ranks
+    channels = context.limited(NVLS_CHANNELS[generation])
+    ranks, chunk = context.topology.num_ranks, context.nvls_chunk_bytes
+    first = LARGE_CHUNKS * channels * chunk * ranks if chunk > NVLS_SMALL_CHUNK_BYTES else 0
     if size < first:
         return size / rate
-    chunks = size / (of_one * max(context.topology.num_ranks, NVLS_FITTED_GPUS))
-    return max(first / rate, size / rate - chunks * NVLS_CHUNK_US)
+    share = size / (channels * max(ranks, NVLS_FITTED_GPUS))
+    saved_chunks = share / NVLS_SMALL_CHUNK_BYTES - share / chunk
+    return max(first / rate, size / rate - saved_chunks * NVLS_CHUNK_US)
 
 
 def nvls_sharp_cost(context: CostContext, op: str, size: float, protocol: str) -> Cost:

@@ -28,14 +28,23 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.planes import spread_over_planes
 from trine.cluster.presets import library_of_gpu
 from trine.collectives.degraded import clusters_before, not_faster
-from trine.collectives.nccl.costs import COSTS, DIRECT_OPS, IN_NETWORK, RING_OPS, Cost, CostContext, runnable
+from trine.collectives.nccl.costs import (
+    COSTS,
+    DIRECT_OPS,
+    IN_NETWORK,
+    NVLS_CHUNK_BYTES,
+    RING_OPS,
+    Cost,
+    CostContext,
+    runnable,
+)
 from trine.collectives.nccl.measured import bytes_factors
 from trine.collectives.nccl.monotone import Candidate, monotone_in_bandwidth
 from trine.collectives.nccl.parameters import LL, LL128, SIMPLE, Library, Medium, load_library
 from trine.collectives.nccl.topology import CommTopology, blended, comm_topology, slowed
 from trine.collectives.nccl.tuner import tuner_us
 from trine.collectives.options import AUTO, LAUNCHES, CollectiveOptions, CollectiveTime, TimePart
-from trine.collectives.sizes import MAX_BYTES, bus_factor, sent_bytes
+from trine.collectives.sizes import MAX_BYTES, bus_factor, format_size, sent_bytes
 from trine.common.evidence import EVIDENCE
 from trine.common.units import format_bandwidth, format_time
 from trine.errors import InputError, nearest
@@ -46,6 +55,8 @@ ALGORITHMS = tuple(COSTS)
 CONTAINED = ("reduce_scatter", "all_gather")
 #: NCCL has 64 channels at most, RCCL 128.
 MAX_CHANNELS = 128
+#: Limits of NVLS chunks that trine takes: from the smallest that NCCL chooses to one of its buffers.
+MIN_NVLS_CHUNK_BYTES, MAX_NVLS_CHUNK_BYTES = 16 << 10, 4 << 20
 _GRID_PER_OCTAVE = 4
 #: Maximum number of cached contexts with less bandwidth.
 _MAX_CONTEXTS = 1000
@@ -116,6 +127,7 @@ class Collectives:
         return CostContext(
             topology=topology, library=library, launch=options.launch,
             min_channels=options.min_channels, max_channels=options.max_channels,
+            nvls_chunk_bytes=options.nvls_chunk or NVLS_CHUNK_BYTES,
             bytes_factors=bytes_factors(cluster, topology, links_alone),
         )  # fmt: skip
 
@@ -507,6 +519,10 @@ def _check_options(options: CollectiveOptions, topology: CommTopology) -> None:
             raise InputError(f"must be 1 to {MAX_CHANNELS}, got {number}", field=name)
     if low is not None and high is not None and low > high:
         raise InputError(f"is {low}, more than max_channels {high}", field="min_channels")
+    chunk = options.nvls_chunk
+    if chunk is not None and not MIN_NVLS_CHUNK_BYTES <= chunk <= MAX_NVLS_CHUNK_BYTES:
+        limits = f"{format_size(MIN_NVLS_CHUNK_BYTES)} to {format_size(MAX_NVLS_CHUNK_BYTES)}"
+        raise InputError(f"must be {limits}, got {format_size(chunk)}", field="nvls_chunk")
     if options.nvls and not topology.multicast:
         raise InputError("no switch of this group reduces (NVLS), so it cannot be demanded", field="nvls")
 

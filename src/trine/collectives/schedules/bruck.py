@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from trine.collectives.algorithm import Algorithm, MessageTime, Rounds, all_but_own, shifts
 from trine.collectives.schedule import Schedule, Sends
 from trine.collectives.sends import SendList, cut, log2_ceil
 
@@ -62,12 +63,12 @@ class PatSends:
         return sends.build()
 
 
-def all_gather(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+def _all_gather(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
     """Build Bruck's all_gather: every rank ends with the parts of all. ``size_bytes``: the output of a rank."""
     return cut("all_gather", "bruck", num_ranks, size_bytes, num_ranks, all_gather_sends, shift_symmetric=True)
 
 
-def all_to_all(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+def _all_to_all(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
     """Build Bruck's all_to_all: rank d ends with block d of all. ``size_bytes``: sent by a rank, its own included."""
     schedule = cut("all_to_all", "bruck", num_ranks, size_bytes, num_ranks, all_to_all_sends, symmetry=(num_ranks,))
     return replace(schedule, num_chunks=num_ranks * num_ranks)
@@ -78,4 +79,44 @@ def _pat(kind: str, num_ranks: int, size_bytes: int, root: int = -1) -> Schedule
     return cut(kind, "pat", num_ranks, size_bytes, num_ranks, PatSends(kind), shift_symmetric=True)
 
 
-pat_all_gather, pat_reduce_scatter = partial(_pat, "all_gather"), partial(_pat, "reduce_scatter")
+def _gather_rounds(schedule: Schedule, time: MessageTime) -> Rounds:
+    """Return rounds of 1, 2, 4, ... parts, and a last round of the missing parts."""
+    n = schedule.num_ranks
+    return tuple((1, min(1 << k, n - (1 << k)) * schedule.chunk_bytes) for k in range(log2_ceil(n)))
+
+
+def _block_rounds(schedule: Schedule, time: MessageTime) -> Rounds:
+    """Return rounds k with the blocks whose distance has bit k: about half of all blocks."""
+    n = schedule.num_ranks
+    blocks = (sum(way >> k & 1 for way in range(n)) for k in range(log2_ceil(n)))
+    return tuple((1, number * schedule.chunk_bytes) for number in blocks)
+
+
+def _pat_rounds(schedule: Schedule, time: MessageTime) -> Rounds:
+    """Return rounds at distance d with the parts whose last hop has this distance: d, 3d, 5d, ... below N."""
+    n = schedule.num_ranks
+    distances = [1 << k for k in range(log2_ceil(n))]
+    rounds = [(1, -(-(n - d) // (2 * d)) * schedule.chunk_bytes) for d in distances]
+    return tuple(reversed(rounds) if schedule.kind == "all_gather" else rounds)
+
+
+def _block_bytes(num_ranks: int, payload_bytes: int) -> int:
+    """Return the bytes of an all-to-all: a block is sent once for each bit of its distance."""
+    return sum(distance.bit_count() for distance in range(num_ranks)) * payload_bytes
+
+
+all_gather = Algorithm(
+    kind="all_gather", name="bruck", make=_all_gather, rounds=_gather_rounds, total_bytes=all_but_own,
+    symmetry=shifts, source="Bruck et al. 1997",
+)  # fmt: skip
+all_to_all = Algorithm(
+    kind="all_to_all", name="bruck", make=_all_to_all, rounds=_block_rounds, total_bytes=_block_bytes,
+    symmetry=shifts, source="Bruck et al. 1997",
+)  # fmt: skip
+pat_all_gather, pat_reduce_scatter = (
+    Algorithm(
+        kind=kind, name="pat", make=partial(_pat, kind), rounds=_pat_rounds, total_bytes=all_but_own, symmetry=shifts,
+        source="Jeaugey 2025 (NCCL 2.23)",
+    )
+    for kind in ("all_gather", "reduce_scatter")
+)  # fmt: skip

@@ -13,6 +13,15 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from trine.collectives.algorithm import (
+    Algorithm,
+    MessageTime,
+    Rounds,
+    all_but_own,
+    no_symmetry,
+    shifts,
+    twice_all_but_own,
+)
 from trine.collectives.schedule import Schedule, Sends, SendsOf
 from trine.collectives.sends import SendList, cut, log2_ceil
 from trine.errors import InputError
@@ -105,24 +114,19 @@ def _symmetric_schedule(kind: str, num_ranks: int, size_bytes: int, root: int = 
     return cut(kind, "direct", num_ranks, size_bytes, num_ranks, DirectSends(kind), shift_symmetric=True)
 
 
-all_reduce, reduce_scatter, all_gather = (
-    partial(_symmetric_schedule, kind) for kind in ("all_reduce", "reduce_scatter", "all_gather")
-)
-
-
-def one_shot(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+def _one_shot(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
     """Return a one-shot all-reduce: ranks send their buffers to all and sum in scratch. ``size_bytes``: the buffer."""
     return cut("all_reduce", "one-shot", num_ranks, size_bytes, 1, one_shot_sends, staged=True, symmetry=(num_ranks,))
 
 
-def all_to_all(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+def _all_to_all(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
     """Return a schedule that sends block d of every rank to rank d. ``size_bytes``: all blocks of one rank."""
     sends_of = DirectSends("all_to_all")
     schedule = cut("all_to_all", "direct", num_ranks, size_bytes, num_ranks, sends_of, symmetry=(num_ranks,))
     return replace(schedule, num_chunks=num_ranks * num_ranks)
 
 
-def all_to_all_v(num_ranks: int, size_bytes: int, root: int = -1, *, matrix: Matrix | None = None) -> Schedule:
+def _all_to_all_v(num_ranks: int, size_bytes: int, root: int = -1, *, matrix: Matrix | None = None) -> Schedule:
     """Return a schedule that sends ``matrix[s][d]`` bytes from rank s to rank d, with no message for 0.
 
     ``size_bytes``: the largest total of a rank's blocks, including the block it keeps. The default is equal blocks.
@@ -168,23 +172,19 @@ def _parts_schedule(kind: str, sends_of: SendsOf, num_ranks: int, size_bytes: in
     return cut(kind, "direct", num_ranks, size_bytes, num_ranks, sends_of, root=root)
 
 
-gather = partial(_parts_schedule, "gather", gather_sends)
-scatter = partial(_parts_schedule, "scatter", scatter_sends)
-
-
-def broadcast(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+def _broadcast(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
     """Return a schedule after which every rank has the root's buffer. ``size_bytes``: the buffer."""
     return cut("broadcast", "direct", num_ranks, size_bytes, 1, broadcast_sends, root=root)
 
 
-def send_recv(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+def _send_recv(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
     """Return a send of the root's buffer to the second rank. ``size_bytes``: the message."""
     if num_ranks != 2:
         raise InputError(f"send_recv has 2 ranks, not {num_ranks}")
     return cut("send_recv", "direct", 2, size_bytes, 1, broadcast_sends, root=root)
 
 
-def barrier(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+def _barrier(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
     """Return a barrier: no rank ends before all have entered. ``size_bytes``: of each message, usually 0."""
     return cut(
         "barrier", "dissemination", num_ranks, size_bytes, 1, dissemination_sends, staged=True, symmetry=(num_ranks,)
@@ -207,6 +207,94 @@ def to_the_next(num_ranks: int, size_bytes: int) -> Schedule:
     )  # fmt: skip
 
 
-def shift(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+def _shift(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
     """Return a schedule after which rank p also has the buffer of rank p - 1. ``size_bytes``: one buffer."""
     return replace(to_the_next(num_ranks, size_bytes), kind="shift")
+
+
+def _one_round(schedule: Schedule, time: MessageTime) -> Rounds:
+    return ((1, schedule.chunk_bytes),)
+
+
+def _two_rounds(schedule: Schedule, time: MessageTime) -> Rounds:
+    return ((2, schedule.chunk_bytes),)
+
+
+def _largest_block(schedule: Schedule, time: MessageTime) -> Rounds:
+    """Return one round of the largest block between two ranks, or no round if all blocks are empty."""
+    n, sizes = schedule.num_ranks, schedule.chunk_sizes or ()
+    largest = max(size for i, size in enumerate(sizes) if i // n != i % n)
+    return ((1, largest),) if largest else ()
+
+
+def _dissemination_rounds(schedule: Schedule, time: MessageTime) -> Rounds:
+    return ((log2_ceil(schedule.num_ranks), schedule.chunk_bytes),)
+
+
+def _parts_of_one(num_ranks: int, payload_bytes: int) -> float:
+    """Return the bytes of all parts of one buffer but the root's own."""
+    return (num_ranks - 1) * payload_bytes / num_ranks
+
+
+def _whole_to_all(num_ranks: int, payload_bytes: int) -> int:
+    """Return the bytes if each rank sends its buffer to all others."""
+    return num_ranks * (num_ranks - 1) * payload_bytes
+
+
+def _one_each(num_ranks: int, payload_bytes: int) -> int:
+    """Return the bytes if each chunk of the payload is sent once."""
+    return payload_bytes
+
+
+def _signals(num_ranks: int, payload_bytes: int) -> int:
+    """Return the bytes of a message a round from each rank."""
+    return num_ranks * log2_ceil(num_ranks) * payload_bytes
+
+
+_SOURCE = "every sender sends to every receiver at once"
+all_reduce = Algorithm(
+    kind="all_reduce", name="direct", make=partial(_symmetric_schedule, "all_reduce"), rounds=_two_rounds,
+    total_bytes=twice_all_but_own, symmetry=shifts, source="two shots, as in TensorRT-LLM and vLLM",
+)  # fmt: skip
+reduce_scatter, all_gather = (
+    Algorithm(
+        kind=kind, name="direct", make=partial(_symmetric_schedule, kind), rounds=_one_round, total_bytes=all_but_own,
+        symmetry=shifts, source=_SOURCE,
+    )
+    for kind in ("reduce_scatter", "all_gather")
+)  # fmt: skip
+one_shot = Algorithm(
+    kind="all_reduce", name="one-shot", make=_one_shot, rounds=_one_round, total_bytes=_whole_to_all, symmetry=shifts,
+    source="one shot, as in TensorRT-LLM and vLLM",
+)  # fmt: skip
+all_to_all = Algorithm(
+    kind="all_to_all", name="direct", make=_all_to_all, rounds=_one_round, total_bytes=all_but_own, symmetry=shifts,
+    source=_SOURCE,
+)  # fmt: skip
+all_to_all_v = Algorithm(
+    kind="all_to_all_v", name="direct", make=_all_to_all_v, rounds=_largest_block, total_bytes=all_but_own,
+    symmetry=shifts, source=_SOURCE,
+)  # fmt: skip
+gather, scatter = (
+    Algorithm(
+        kind=kind, name="direct", make=partial(_parts_schedule, kind, sends_of), rounds=_one_round,
+        total_bytes=_parts_of_one, symmetry=no_symmetry, source=_SOURCE,
+    )
+    for kind, sends_of in (("gather", gather_sends), ("scatter", scatter_sends))
+)  # fmt: skip
+broadcast = Algorithm(
+    kind="broadcast", name="direct", make=_broadcast, rounds=_one_round, total_bytes=all_but_own,
+    symmetry=no_symmetry, source=_SOURCE,
+)  # fmt: skip
+send_recv = Algorithm(
+    kind="send_recv", name="direct", make=_send_recv, rounds=_one_round, total_bytes=_one_each, symmetry=no_symmetry,
+    source=_SOURCE,
+)  # fmt: skip
+shift = Algorithm(
+    kind="shift", name="direct", make=_shift, rounds=_one_round, total_bytes=_one_each, symmetry=shifts,
+    source="sendrecv_perf of nccl-tests; ring attention",
+)  # fmt: skip
+barrier = Algorithm(
+    kind="barrier", name="dissemination", make=_barrier, rounds=_dissemination_rounds, total_bytes=_signals,
+    symmetry=shifts, source="Hensgen, Finkel and Manber 1988",
+)  # fmt: skip

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from trine.collectives.algorithm import Algorithm, MessageTime, Rounds, twice_all_but_own
 from trine.collectives.schedule import Schedule, Sends
 from trine.collectives.sends import SendList, cut
 
@@ -80,7 +81,7 @@ class PartSends:
         sends.add(step, peer, [([*range(first, first + width), *partners], self.kind != "all_gather")])
 
 
-def all_reduce(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
+def _all_reduce(num_ranks: int, size_bytes: int, root: int = -1) -> Schedule:
     """Build an all_reduce: every rank ends with the sum of all buffers. ``size_bytes``: the buffer."""
     return cut(
         "all_reduce", "halving-doubling", num_ranks, size_bytes, core_size(num_ranks), all_reduce_sends,
@@ -93,4 +94,66 @@ def _parts(kind: str, num_ranks: int, size_bytes: int, root: int = -1) -> Schedu
     return cut(kind, "halving-doubling", num_ranks, size_bytes, num_ranks, PartSends(kind), symmetry=_bits(num_ranks))
 
 
-reduce_scatter, all_gather = partial(_parts, "reduce_scatter"), partial(_parts, "all_gather")
+def _all_reduce_rounds(schedule: Schedule, time: MessageTime) -> Rounds:
+    """Return halving and doubling among P ranks; further ranks add the whole buffer before and after."""
+    core = core_size(schedule.num_ranks)
+    halves = [(1, (core >> k) * schedule.chunk_bytes) for k in range(1, core.bit_length())]
+    buffer_round = [(1, core * schedule.chunk_bytes)] if schedule.num_ranks > core else []
+    return (*buffer_round, *halves, *reversed(halves), *buffer_round)
+
+
+def _part_rounds(schedule: Schedule, time: MessageTime) -> Rounds:
+    """Return the rounds of the slowest rank in the exchanges of the P core ranks (reduce-scatter or all-gather).
+
+    Powers of two take log2 N rounds with 1, 2, ..., N/2 parts. Otherwise ranks beyond the core make messages unequal,
+    and both ranks of an exchange continue when both messages have arrived.
+    """
+    num_ranks, part = schedule.num_ranks, schedule.chunk_bytes
+    gather = schedule.kind == "all_gather"
+    core = core_size(num_ranks)
+    extra = num_ranks - core
+
+    def carried_bytes(rank: int, width: int) -> int:
+        """Return the bytes of the ``width`` core ranks around ``rank`` and of the extra ranks attached to them."""
+        first = rank // width * width
+        return (width + max(0, min(first + width, extra) - first)) * part
+
+    def extend(path: tuple[int, Rounds], size: int) -> tuple[int, Rounds]:
+        return path[0] + time(size), (*path[1], (1, size))
+
+    widths = [1 << k for k in range(core.bit_length() - 1)]
+    first_bytes, last_bytes = (part, (num_ranks - 1) * part) if gather else (num_ranks * part, part)
+    start: tuple[int, Rounds] = (0, ())
+    ready = []
+    for core_rank in range(core):
+        ready.append(extend(start, first_bytes) if core_rank < extra else start)
+    for width in widths if gather else reversed(widths):
+        paths = [extend(ready[rank], carried_bytes(rank if gather else rank ^ width, width)) for rank in range(core)]
+        ready = [max(paths[rank], paths[rank ^ width]) for rank in range(core)]
+    return max([*ready, *(extend(ready[rank], last_bytes) for rank in range(extra))])[1]
+
+
+def _scattered_bytes(num_ranks: int, payload_bytes: int) -> float:
+    """Return the bytes of a reduce-scatter; ranks beyond the core get their part from it once more."""
+    extra = num_ranks - core_size(num_ranks)
+    return (num_ranks - 1) * payload_bytes + extra * payload_bytes / num_ranks
+
+
+def _gathered_bytes(num_ranks: int, payload_bytes: int) -> int:
+    """Return the bytes of an all-gather among the core; ranks beyond send their part and get all the others."""
+    core = core_size(num_ranks)
+    return (core - 1) * payload_bytes + (num_ranks - core) * payload_bytes
+
+
+_SOURCE = "Thakur, Rabenseifner and Gropp 2005"
+all_reduce = Algorithm(
+    kind="all_reduce", name="halving-doubling", make=_all_reduce, rounds=_all_reduce_rounds,
+    total_bytes=twice_all_but_own, symmetry=_bits, source=_SOURCE,
+)  # fmt: skip
+reduce_scatter, all_gather = (
+    Algorithm(
+        kind=kind, name="halving-doubling", make=partial(_parts, kind), rounds=_part_rounds, total_bytes=total_bytes,
+        symmetry=_bits, source=_SOURCE,
+    )
+    for kind, total_bytes in (("reduce_scatter", _scattered_bytes), ("all_gather", _gathered_bytes))
+)  # fmt: skip

@@ -8,6 +8,7 @@ x size + l`` is member l of group g.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import isqrt
@@ -15,7 +16,8 @@ from math import isqrt
 import numpy as np
 import numpy.typing as npt
 
-from trine.collectives.registry import make_schedule
+from trine.collectives.algorithm import Algorithm, MessageTime, Rounds, all_but_own, twice_all_but_own
+from trine.collectives.registry import make_schedule, rounds_of
 from trine.collectives.schedule import Parameter, Schedule, Sends, SendsOf, symmetry_of
 from trine.collectives.sends import SendList, cut, positive
 from trine.common.arrays import spans
@@ -126,8 +128,8 @@ def group_shape(num_ranks: int, shape: tuple[int, ...] | None) -> tuple[int, int
 
 
 def _levels(
-    kind: str, algorithm: str, num_ranks: int, size_bytes: int, root: int = -1, *,
-    shape: tuple[int, ...] | None = None, inner: str = "direct", outer: str = "ring",
+    kind: str, algorithm: str, num_ranks: int, size_bytes: int, *,
+    shape: tuple[int, ...] | None, inner: str, outer: str,
 ) -> Schedule:  # fmt: skip
     """Build the schedule of all levels. ``shape``: (groups, ranks of a group)."""
     groups, size = group_shape(num_ranks, shape)
@@ -172,10 +174,7 @@ def _phase(kind: str, is_inner: bool, shape: tuple[int, int], size_bytes: int, a
     return replace(schedule, chunk_bytes=0, size_bytes=0)
 
 
-all_reduce, reduce_scatter, all_gather = (partial(_levels, kind, "hierarchical") for kind in PHASES)
-
-
-def all_to_all(
+def _all_to_all(
     num_ranks: int, size_bytes: int, root: int = -1, *, shape: tuple[int, ...] | None = None
 ) -> Schedule:  # fmt: skip
     """Build an all_to_all: rank d ends with block d of every rank. ``shape``: (groups, ranks of a group)."""
@@ -187,6 +186,14 @@ def all_to_all(
     return replace(schedule, num_chunks=num_ranks * num_ranks)
 
 
+def _hierarchical(
+    kind: str, num_ranks: int, size_bytes: int, root: int = -1, *,
+    shape: tuple[int, ...] | None = None, inner: str = "direct", outer: str = "ring",
+) -> Schedule:  # fmt: skip
+    """Build any algorithms within the groups and between them. ``shape``: (groups, ranks of a group)."""
+    return _levels(kind, "hierarchical", num_ranks, size_bytes, shape=shape, inner=inner, outer=outer)
+
+
 def _torus(
     kind: str, num_ranks: int, size_bytes: int, root: int = -1, *, shape: tuple[int, ...] | None = None
 ) -> Schedule:
@@ -194,4 +201,55 @@ def _torus(
     return _levels(kind, "torus", num_ranks, size_bytes, shape=shape, inner="ring", outer="ring")
 
 
-torus_all_reduce, torus_reduce_scatter, torus_all_gather = (partial(_torus, kind) for kind in PHASES)
+def _level_rounds(schedule: Schedule, time: MessageTime) -> Rounds:
+    """Return the rounds of one level after the other; a chunk of an inner level is several chunks of the whole."""
+    assert isinstance(schedule.sends_of, LevelSends)
+    groups = schedule.num_ranks // schedule.sends_of.group_size
+    multiple = schedule.num_chunks // schedule.sends_of.group_size if schedule.kind == "all_reduce" else groups
+    rounds: list[tuple[int, int]] = []
+    for level, inner, _ in schedule.sends_of.phases:
+        if level.num_ranks > 1:
+            sized = replace(level, chunk_bytes=schedule.chunk_bytes * (multiple if inner else 1))
+            rounds += rounds_of(sized, time)
+    return tuple(rounds)
+
+
+def _block_rounds(schedule: Schedule, time: MessageTime) -> Rounds:
+    """Return a round within the group, with one block per group in each message, and a round between groups."""
+    shape = dict(schedule.parameters)["shape"]
+    assert isinstance(shape, tuple)
+    groups, size = shape
+    inner = [(1, groups * schedule.chunk_bytes)] if size > 1 else []
+    outer = [(1, size * schedule.chunk_bytes)] if groups > 1 else []
+    return (*inner, *outer)
+
+
+def _block_bytes(num_ranks: int, payload_bytes: int) -> int:
+    """Return the bytes of an all-to-all: a block is sent within a group, between groups, or both."""
+    groups, size = group_shape(num_ranks, None)
+    return ((size - 1) * groups + (groups - 1) * size) * payload_bytes
+
+
+def _digits(num_ranks: int) -> tuple[int, int]:
+    """Return the digits of the member and of the group."""
+    groups, size = group_shape(num_ranks, None)
+    return size, groups
+
+
+def _in_levels(name: str, make: Callable[..., Schedule], source: str) -> tuple[Algorithm, ...]:
+    """Return the records of an all_reduce, a reduce_scatter and an all_gather by levels."""
+    return tuple(
+        Algorithm(
+            kind=kind, name=name, make=partial(make, kind), rounds=_level_rounds,
+            total_bytes=twice_all_but_own if kind == "all_reduce" else all_but_own, symmetry=_digits, source=source,
+        )
+        for kind in PHASES
+    )  # fmt: skip
+
+
+all_reduce, reduce_scatter, all_gather = _in_levels("hierarchical", _hierarchical, "Jia et al. 2018")
+torus_all_reduce, torus_reduce_scatter, torus_all_gather = _in_levels("torus", _torus, "Mikami et al. 2018")
+all_to_all = Algorithm(
+    kind="all_to_all", name="hierarchical", make=_all_to_all, rounds=_block_rounds, total_bytes=_block_bytes,
+    symmetry=_digits, source="within the group, then between groups",
+)  # fmt: skip

@@ -19,6 +19,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from trine.collectives.algorithm import Algorithm, MessageTime, Rounds, no_symmetry, whole_parameter
 from trine.collectives.schedule import Parameter, Schedule, Sends
 from trine.collectives.sends import SendList, cut, pipeline_chunks, positive
 
@@ -119,12 +120,7 @@ def _nvls(kind: str, num_ranks: int, size_bytes: int, root: int = -1, *, chunks:
     return cut(kind, "nvls", num_ranks, size_bytes, number * num_ranks, sends_of, num_switches=1, parameters=parameters)
 
 
-nvls_all_reduce, nvls_reduce_scatter, nvls_all_gather = (
-    partial(_nvls, kind) for kind in ("all_reduce", "reduce_scatter", "all_gather")
-)
-
-
-def sharp_all_reduce(
+def _sharp(
     num_ranks: int, size_bytes: int, root: int = -1, *, radix: int | None = None, chunks: int | None = None
 ) -> Schedule:
     """Build an all_reduce in a switch tree. ``size_bytes``: the buffer; ``radix``: ranks below a switch."""
@@ -137,3 +133,62 @@ def sharp_all_reduce(
         "all_reduce", "sharp", num_ranks, size_bytes, number, SharpSends(radix), num_switches=reducing_switches,
         parameters=(("radix", radix), ("chunks", number)),
     )  # fmt: skip
+
+
+def _nvls_one_way_rounds(schedule: Schedule, time: MessageTime) -> Rounds:
+    """Return one round per chunk between the switch and all of a rank's shards, and one for a shard before or after."""
+    chunk = schedule.num_ranks * schedule.chunk_bytes
+    return ((1, schedule.chunk_bytes), (whole_parameter(schedule, "chunks"), chunk))
+
+
+def _nvls_all_reduce_rounds(schedule: Schedule, time: MessageTime) -> Rounds:
+    """Return four rounds per chunk: read, deliver the sum, write, multicast; the next chunk follows a round later.
+
+    In one round a link carries the chunk being read (or multicast) and the shard of another chunk.
+    """
+    chunks, shard = whole_parameter(schedule, "chunks"), schedule.chunk_bytes
+    chunk = schedule.num_ranks * shard
+    rounds = []
+    for r in range(chunks + 3):
+        up = chunk * (r < chunks) + shard * (2 <= r < chunks + 2)
+        down = shard * (1 <= r < chunks + 1) + chunk * (r >= 3)
+        rounds.append((1, max(up, down)))
+    return tuple(rounds)
+
+
+def _sharp_rounds(schedule: Schedule, time: MessageTime) -> Rounds:
+    radix = dict(schedule.parameters)["radix"]
+    assert radix is None or isinstance(radix, int)
+    stages = 2 * sharp_levels(schedule.num_ranks, radix)
+    return ((stages - 1 + schedule.num_chunks, schedule.chunk_bytes),)
+
+
+def _one_way_bytes(num_ranks: int, payload_bytes: int) -> int:
+    """Return the bytes between all ranks and the switch, and of the shards before or after."""
+    return (num_ranks + 1) * payload_bytes
+
+
+def _both_ways_bytes(num_ranks: int, payload_bytes: int) -> int:
+    return 2 * (num_ranks + 1) * payload_bytes
+
+
+def _tree_bytes(num_ranks: int, payload_bytes: int) -> int:
+    """Return the bytes of each rank's buffer, once up and once down, below one switch."""
+    return 2 * num_ranks * payload_bytes
+
+
+nvls_all_reduce = Algorithm(
+    kind="all_reduce", name="nvls", make=partial(_nvls, "all_reduce"), rounds=_nvls_all_reduce_rounds,
+    total_bytes=_both_ways_bytes, symmetry=no_symmetry, source="NVLink SHARP (NCCL 2.17)",
+)  # fmt: skip
+nvls_reduce_scatter, nvls_all_gather = (
+    Algorithm(
+        kind=kind, name="nvls", make=partial(_nvls, kind), rounds=_nvls_one_way_rounds, total_bytes=_one_way_bytes,
+        symmetry=no_symmetry, source="NVLink SHARP (NCCL 2.17)",
+    )
+    for kind in ("reduce_scatter", "all_gather")
+)  # fmt: skip
+sharp_all_reduce = Algorithm(
+    kind="all_reduce", name="sharp", make=_sharp, rounds=_sharp_rounds, total_bytes=_tree_bytes, symmetry=no_symmetry,
+    source="Graham et al. 2016",
+)  # fmt: skip

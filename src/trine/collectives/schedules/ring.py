@@ -12,6 +12,16 @@ from functools import partial
 
 import numpy as np
 
+from trine.collectives.algorithm import (
+    Algorithm,
+    MessageTime,
+    Rounds,
+    all_but_own,
+    no_symmetry,
+    shifts,
+    twice_all_but_own,
+    whole_parameter,
+)
 from trine.collectives.schedule import Schedule, Sends, SendsOf
 from trine.collectives.sends import cut, pipeline_chunks, positive
 
@@ -82,7 +92,32 @@ def _chain(
     return cut(kind, "ring", num_ranks, size_bytes, number, sends_of, root=root, parameters=(("chunks", number),))
 
 
+def _ring_rounds(schedule: Schedule, time: MessageTime) -> Rounds:
+    """Return N - 1 rounds (all-reduce: twice); half of the channels share a link to a neighbour, all if N = 2."""
+    channels = whole_parameter(schedule, "channels")
+    sharing = channels if schedule.num_ranks == 2 else -(-channels // 2)
+    hops = schedule.num_ranks - 1
+    return ((2 * hops if schedule.kind == "all_reduce" else hops, sharing * schedule.chunk_bytes),)
+
+
+def _chain_rounds(schedule: Schedule, time: MessageTime) -> Rounds:
+    """Return the rounds of a chain: the first chunk takes N - 1 rounds, and each other chunk follows a round later."""
+    return ((schedule.num_ranks - 2 + schedule.num_chunks, schedule.chunk_bytes),)
+
+
 all_reduce, reduce_scatter, all_gather = (
-    partial(_ring, kind) for kind in ("all_reduce", "reduce_scatter", "all_gather")
-)
-broadcast, reduce = partial(_chain, "broadcast", broadcast_sends), partial(_chain, "reduce", reduce_sends)
+    Algorithm(
+        kind=kind, name="ring", make=partial(_ring, kind), rounds=_ring_rounds, total_bytes=total_bytes,
+        symmetry=shifts, source="Patarasuk and Yuan 2009",
+    )
+    for kind, total_bytes in (
+        ("all_reduce", twice_all_but_own), ("reduce_scatter", all_but_own), ("all_gather", all_but_own),
+    )
+)  # fmt: skip
+broadcast, reduce = (
+    Algorithm(
+        kind=kind, name="ring", make=partial(_chain, kind, sends_of), rounds=_chain_rounds, total_bytes=all_but_own,
+        symmetry=no_symmetry, source="Chan, Heimlich, Purkayastha and van de Geijn 2007",
+    )
+    for kind, sends_of in (("broadcast", broadcast_sends), ("reduce", reduce_sends))
+)  # fmt: skip

@@ -13,6 +13,15 @@ from functools import lru_cache, partial
 
 import numpy as np
 
+from trine.collectives.algorithm import (
+    Algorithm,
+    MessageTime,
+    Rounds,
+    all_but_own,
+    no_symmetry,
+    twice_all_but_own,
+    whole_parameter,
+)
 from trine.collectives.schedule import Schedule, Sends
 from trine.collectives.sends import SendList, cut, pipeline_chunks
 
@@ -137,10 +146,23 @@ def _tree(kind: str, num_ranks: int, size_bytes: int, root: int = -1, *, chunks:
     return cut(kind, "tree", num_ranks, size_bytes, number, TreeSends(kind), root=max(root, 0), parameters=parameters)
 
 
-all_reduce, broadcast, reduce = (partial(_tree, kind) for kind in ("all_reduce", "broadcast", "reduce"))
+def _tree_rounds(schedule: Schedule, time: MessageTime) -> Rounds:
+    """Return the rounds of a chain as long as the first chunk's path: up, down, or up and down."""
+    height = binary_tree(schedule.num_ranks).height
+    stages = 2 * height if schedule.kind == "all_reduce" else height
+    return ((stages - 1 + schedule.num_chunks, schedule.chunk_bytes),)
 
 
-def double_all_reduce(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
+all_reduce, broadcast, reduce = (
+    Algorithm(
+        kind=kind, name="tree", make=partial(_tree, kind), rounds=_tree_rounds, total_bytes=total_bytes,
+        symmetry=no_symmetry, source="Chan, Heimlich, Purkayastha and van de Geijn 2007",
+    )
+    for kind, total_bytes in (("all_reduce", twice_all_but_own), ("broadcast", all_but_own), ("reduce", all_but_own))
+)  # fmt: skip
+
+
+def _double_all_reduce(num_ranks: int, size_bytes: int, root: int = -1, *, chunks: int | None = None) -> Schedule:
     """Build an all_reduce on two trees. ``size_bytes``: the buffer; ``chunks``: of each half."""
     first, second = two_trees(num_ranks)
     halves = 1 if first == second else 2
@@ -149,3 +171,15 @@ def double_all_reduce(num_ranks: int, size_bytes: int, root: int = -1, *, chunks
         "all_reduce", "double-binary-tree", num_ranks, size_bytes, halves * number, double_tree_sends,
         parameters=(("chunks", number),),
     )  # fmt: skip
+
+
+def _double_tree_rounds(schedule: Schedule, time: MessageTime) -> Rounds:
+    """Return the rounds of one of the two trees, which have the same height and share no link."""
+    height = two_trees(schedule.num_ranks)[0].height
+    return ((2 * height - 1 + whole_parameter(schedule, "chunks"), schedule.chunk_bytes),)
+
+
+double_all_reduce = Algorithm(
+    kind="all_reduce", name="double-binary-tree", make=_double_all_reduce, rounds=_double_tree_rounds,
+    total_bytes=twice_all_but_own, symmetry=no_symmetry, source="Sanders, Speck and Träff 2009",
+)  # fmt: skip

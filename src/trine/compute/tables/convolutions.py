@@ -19,6 +19,7 @@ import numpy as np
 from trine.cluster.presets import GpuSpec, load_gpu
 from trine.common.arrays import Float64, Int64
 from trine.common.evidence import ASSUMED, INTERPOLATED, MEASURED, MODELLED, TRANSFERRED
+from trine.common.precision import HALVES
 from trine.compute.cost import Work
 from trine.compute.roofline import least_time_s, peak
 from trine.compute.tables.files import TableTime
@@ -30,7 +31,6 @@ from trine.errors import InputError, nearest
 
 #: Direction: the result, the gradient of the input or the weight, or both gradients.
 FORWARD, INPUT, WEIGHT, BOTH = 0, 1, 2, 3
-HALVES = ("float16", "bfloat16")
 #: Indexed by the dtype number in the tables; columns: dtype, pass, w, h, c, n, k, filter, padding, stride.
 BENCH_DTYPES = ("float32", "float16", "tfloat32")
 #: Fewer channels than this keep tensor cores idle.

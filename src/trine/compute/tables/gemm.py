@@ -17,6 +17,7 @@ from functools import lru_cache
 import numpy as np
 
 from trine.common.arrays import Bool, Float64, Int64
+from trine.common.precision import PRECISIONS
 from trine.compute.tables.files import log_us, read_arrays
 from trine.compute.tables.kriging import in_chunks, kriged, nearest_few
 from trine.compute.tables.machine import Machine
@@ -35,8 +36,8 @@ _TILES = (
 )  # fmt: skip
 _SPLITS = (1, 2, 4, 8)
 #: Bytes of an operand's element, and of the result's.
-_ITEM_BYTES = {"float32": 4.0, "tfloat32": 4.0, "bfloat16": 2.0, "float8": 1.0, "float4": 0.5}
-_OUT_BYTES = {"float32": 4.0, "tfloat32": 4.0, "bfloat16": 2.0, "float8": 2.0, "float4": 2.0}
+_ITEM_BYTES = {precision.name: float(precision.bytes) for precision in PRECISIONS}
+_OUT_BYTES = {precision.name: precision.result_bytes for precision in PRECISIONS}
 _MAX_COPIES = 5
 #: Relative overflow of the cache beyond which a working set comes wholly from memory, because reads are cyclic.
 _SPILLING = 0.1

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from trine.cluster.measured_gpu import measured_gpu
 from trine.cluster.presets import GpuSpec
+from trine.common.precision import BY_NAME
 
 #: Generations at the power limit in large GEMMs.
 POWER_LIMITED = frozenset({"hopper", "blackwell"})
@@ -127,8 +128,10 @@ def sustained_ratio(gpu: GpuSpec, source: GpuSpec, dtype: str) -> float:
 def peak_of(gpu: GpuSpec, dtype: str) -> float:
     """Return peak FLOP/s of the tensor cores, 0 if unsupported; bfloat16 stands for both 16-bit types."""
     rates = gpu.flop_per_s
-    if dtype == "float4":
-        return float(rates.get("float4", 2 * rates.get("float8", 0)))
+    precision = BY_NAME.get(dtype)
+    if precision is not None and precision.peak_from is not None:
+        name, factor = precision.peak_from
+        return float(rates.get(dtype, factor * rates.get(name, 0)))
     if dtype == "bfloat16" and dtype not in rates:
         return float(rates.get("float16", 0))
     return float(rates.get(dtype, 0))
@@ -136,7 +139,8 @@ def peak_of(gpu: GpuSpec, dtype: str) -> float:
 
 def runs(gpu: GpuSpec, dtype: str) -> bool:
     """Return whether the data sheet lists this exact dtype."""
-    return dtype in gpu.flop_per_s or (dtype == "float4" and peak_of(gpu, dtype) > 0)
+    has_substitute = dtype in BY_NAME and BY_NAME[dtype].peak_from is not None
+    return dtype in gpu.flop_per_s or (has_substitute and peak_of(gpu, dtype) > 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,19 +15,20 @@ import numpy as np
 
 from trine.cluster.measured_gpu import MeasuredGpu, MeasuredKernel, measured_gpu
 from trine.common.arrays import Float64
+from trine.common.precision import BY_WORD, HALVES, PRECISIONS
 from trine.compute.tables.attention import AttentionTable
 from trine.compute.tables.gemm import GemmTable, ScatteredGemms
 from trine.compute.tables.machine import Machine
 
 #: Passes over (rows, width) of a memory-bound kernel: an addition reads two tensors and writes one.
 PASSES = {"elementwise": 3, "copy": 2, "norm": 2, "softmax": 2}
-ITEM_BYTES = {"float32": 4, "tfloat32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
+ITEM_BYTES = {precision.name: int(precision.bytes) for precision in BY_WORD.values()}
 #: Memory curve -> kinds of kernels with its points.
 _CURVE_KINDS = {"elementwise": ("elementwise", "copy"), "norm": ("norm",), "softmax": ("softmax",)}
 #: Beyond this multiple of the largest measured size, the closed form decides more than the measurements.
 MAX_REACH = 4
 _POINTS_AN_OCTAVE = 2
-_SIXTEEN_BITS = ("bfloat16", "float16")
+_SIXTEEN_BITS = tuple(precision.name for precision in PRECISIONS if precision.name in HALVES)
 
 
 @dataclass(frozen=True, eq=False)

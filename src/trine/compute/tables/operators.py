@@ -25,6 +25,7 @@ from trine.cluster.measured_gpu import DEFAULT_KERNEL
 from trine.cluster.presets import GpuSpec
 from trine.common.arrays import Float64
 from trine.common.evidence import ASSUMED, INTERPOLATED, MEASURED, MODELLED, TRANSFERRED
+from trine.common.precision import CASTS
 from trine.compute.power_curve import PowerCurve, clock_of_run, curve_of, has_tensor_clocks, power_curves
 from trine.compute.tables.attention import AttentionTable, load_attention
 from trine.compute.tables.attention_kernels import kernel_share, most_of_peak
@@ -125,7 +126,7 @@ def _read_curve(gpu: str, name: str) -> tuple[str, Float64, Float64, float]:
 #: Bytes that the tables' calls move for each element of the input before an FP8 or FP4 GEMM: two passes read 16 bits,
 #: one writes. Share of the memory's peak and start-up time: least squares over the 147 FP8 products of
 #: tests/data/h100/products.csv, which have no quantisation (measured / rest: median 1.01, quartiles 0.95 and 1.06).
-QUANTISED = {"float8": 5.0, "float4": 4.5}
+QUANTISED = {name: precision.quantised_bytes or 0.0 for name, precision in CASTS.items()}
 QUANTISED_SHARE, QUANTISED_START_US = 0.70, 3.6
 #: Highest share of the peak that a GEMM reaches: 8,192 cubed in FP8 with zeros, tests/data/h100/power.csv.
 HIGHEST_SHARE = 0.78

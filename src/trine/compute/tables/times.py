@@ -15,6 +15,7 @@ from fractions import Fraction
 from trine.cluster.measured_gpu import measured_gpu
 from trine.cluster.presets import GpuSpec
 from trine.common.evidence import ASSUMED
+from trine.common.precision import HALVES
 from trine.compute.cost import (
     elements,
     factors,
@@ -170,7 +171,7 @@ class SizedTimes:
 
     def _rates(self, inner: int, outer: int, dtype: str) -> tuple[float, ...]:
         """Return the highest FLOP/s of a linear layer's three products with such rows; () without a limit."""
-        is_half = dtype in ("bfloat16", "float16")
+        is_half = dtype in HALVES
         if not is_half or (inner | outer) % _ALIGNED == 0 or is_foreign(self._gpu.name):
             return ()
         return tuple(rate * self._gpu.num_compute_units for rate in (_ODD_ROWS if (inner | outer) % 2 else _EVEN_ROWS))
@@ -194,7 +195,7 @@ class SizedTimes:
         measured.
         """
         aligned = inner % _ALIGNED == 0 and outer % _ALIGNED == 0
-        is_half = dtype in ("bfloat16", "float16")
+        is_half = dtype in HALVES
         return is_batched and is_half and not aligned and generation_of(self._gpu.name) in _MISALIGNED_ON
 
     def _at_least_moved(self, product: TableTime | None, sizes: Resized) -> TableTime | None:

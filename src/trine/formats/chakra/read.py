@@ -146,6 +146,9 @@ def _files(prefix: str) -> tuple[Path, ...]:
             if match := re.fullmatch(r"(.+)\.\d+\.et(\.gz)?", name):
                 prefixes.add(match[1])
         hint = nearest(place.name, prefixes) if prefixes else ""
+        if is_file(prefix):
+            forms = "PREFIX.<rank>.et, or .json of Chakra's feeder or jsonizer"
+            raise TraceError(f"is no Chakra trace; those are {forms}{hint}", file=prefix)
         raise TraceError(f"there is no {place.name}.0.et: give the path up to .<rank>.et{hint}", file=prefix)
     missing = next((rank for rank in range(len(files)) if rank not in files), None)
     if missing is not None:

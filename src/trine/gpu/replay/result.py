@@ -21,6 +21,7 @@ from trine.gpu.replay.options import WAIT, EidolonOptions
 from trine.gpu.replay.plot import draw_waiting, with_writes
 from trine.gpu.replay.traffic import PeerTraffic
 from trine.gpu.results import document as gpu_document
+from trine.gpu.results.load_store_columns import KIND, LINK
 from trine.gpu.results.result import GpuResult
 from trine.gpu.results.run import percentages, state_times
 from trine.gpu.results.summary import state_listing, use_vendor_terms
@@ -246,8 +247,8 @@ class EidolonResult(Report):
             "inside": {
                 "gpu": gpu_document.gpu_rows(inside)[0],
                 "bottleneck": to_row(inside.bottleneck),
-                "resource_kinds": to_rows(inside.kinds, gpu_document.KIND_COLUMNS),
-                "links": to_rows(inside.links, gpu_document.LINK_COLUMNS),
+                "resource_kinds": to_rows(inside.kinds, KIND),
+                "links": to_rows(inside.links, LINK),
             },
             "evidence": evidence_rows(self.evidence),
             "not_modelled": list(self.not_modelled),

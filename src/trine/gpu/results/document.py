@@ -8,24 +8,13 @@ from trine.common._version import __version__
 from trine.gpu.records import STATE_NAMES
 from trine.gpu.results import resources, run
 from trine.gpu.results.bottleneck import Bottleneck
+from trine.gpu.results.load_store_columns import KIND, LINK, OPERATION, REQUEST, USE
 from trine.gpu.results.resources import ResourceUses, Traffic
 from trine.results.columns import to_row, to_rows
 from trine.results.report import Row, Table, evidence_rows, seconds
 
 #: Maximum number of listed operations (kind and label); the longest come first.
 MAX_OPERATIONS = 200
-#: Columns of the tables, in order; "cus" of a GPU follows its first columns.
-KIND_COLUMNS = "kind count used mean_utilisation max_utilisation busiest busiest_rank data_messages control_messages"
-LINK_COLUMNS = (
-    "link bytes_per_s lanes lanes_used utilisation max_lane_utilisation data_messages control_messages data_bytes "
-    "control_bytes"
-)
-OPERATION_COLUMNS = "kind label count amount time_s mean_s longest_s"
-_USE_COLUMNS = "rank ranks_alike start_s end_s workgroups cus_used"
-_REQUEST_COLUMNS = (
-    "loads stores acquires releases polls flag_reads non_flag_reads wakeups spurious_wakeups monitor_full packets "
-    "mean_load_latency_s mean_loads_under_way l2_hits l2_misses l2_hit_rate"
-)
 
 
 def document(result: ResourceUses, bottleneck: Bottleneck) -> Row:
@@ -50,11 +39,11 @@ def document(result: ResourceUses, bottleneck: Bottleneck) -> Row:
         },
         "gpus": gpu_rows(result),
         "cus": cu_rows(result),
-        "resource_kinds": to_rows(result.kinds, KIND_COLUMNS),
+        "resource_kinds": to_rows(result.kinds, KIND),
         "resources": resource_columns(result),
-        "links": to_rows(result.links, LINK_COLUMNS),
+        "links": to_rows(result.links, LINK),
         "lanes": lane_rows(result),
-        "operations": to_rows(result.operations[:MAX_OPERATIONS], OPERATION_COLUMNS),
+        "operations": to_rows(result.operations[:MAX_OPERATIONS], OPERATION),
         "operations_left_out": max(0, len(result.operations) - MAX_OPERATIONS),
         "folding": None if result.fold is None else to_row(result.fold, "classes group_size why_unfolded"),
         "evidence": evidence_rows(result.evidence),
@@ -75,10 +64,10 @@ def tables(result: ResourceUses) -> dict[str, Table]:
     return {
         "gpus": gpu_rows(result),
         "cus": cu_rows(result),
-        "resource_kinds": to_rows(result.kinds, KIND_COLUMNS),
-        "links": to_rows(result.links, LINK_COLUMNS),
+        "resource_kinds": to_rows(result.kinds, KIND),
+        "links": to_rows(result.links, LINK),
         "lanes": lane_rows(result),
-        "operations": to_rows(result.operations[:MAX_OPERATIONS], OPERATION_COLUMNS),
+        "operations": to_rows(result.operations[:MAX_OPERATIONS], OPERATION),
     }
 
 
@@ -95,9 +84,9 @@ def gpu_rows(result: ResourceUses) -> list[Row]:
     """Return the counters of each simulated GPU."""
     return [
         {
-            **to_row(gpu, _USE_COLUMNS),
+            **to_row(gpu, USE),
             "cus": result.model.num_cus,
-            **to_row(gpu, _REQUEST_COLUMNS),
+            **to_row(gpu, REQUEST),
             "wavefronts": state_row(list(gpu.state_ps)),
         }
         for gpu in result.gpus

@@ -26,7 +26,16 @@ SCHEDULES: Registry[PipelineSchedule] = Registry(
     },
 )
 
+#: The record without a name: nothing is known of its order.
+UNKNOWN_ORDER = PipelineSchedule()
+
+
+def known_order(name: str | None) -> PipelineSchedule:
+    """Return a schedule by its name; without a known one, :data:`UNKNOWN_ORDER`."""
+    return SCHEDULES.get(name) if name and name in SCHEDULES else UNKNOWN_ORDER
+
+
 __all__ = [
-    "BACKWARD_PASS", "FORWARD_PASS", "INPUT_PASS", "PASS_NAMES", "SCHEDULES", "WEIGHT_PASS", "Pipeline",
-    "PipelineAction", "PipelineSchedule",
+    "BACKWARD_PASS", "FORWARD_PASS", "INPUT_PASS", "PASS_NAMES", "SCHEDULES", "UNKNOWN_ORDER", "WEIGHT_PASS",
+    "Pipeline", "PipelineAction", "PipelineSchedule", "known_order",
 ]  # fmt: skip

@@ -45,13 +45,21 @@ class Pipeline(NamedTuple):
 class PipelineSchedule:
     """An order of passes. A schedule overrides :meth:`passes`, and other defaults if they do not apply.
 
+    The record is complete: the search for layouts, memory and tests read its facts instead of names of schedules.
+
     splits_backward: backward passes may be INPUT_PASS and, later, WEIGHT_PASS instead of BACKWARD_PASS.
     takes_virtual_stages: whether a rank may hold several chunks.
+    joins_passes: passes of two micro-batches may share the stream.
+    alternates: after a warm-up, a rank runs one forward and one backward pass in turn (1F1B).
+    ends_backward: the last operator of each rank is a backward operator that earlier stages wait for.
     """
 
     name = ""
     splits_backward = False
     takes_virtual_stages = False
+    joins_passes = False
+    alternates = False
+    ends_backward = False
 
     def passes(self, rank: int, pipeline: Pipeline) -> list[PipelineAction]:
         """Return the passes of one pipeline rank, in order.
@@ -60,6 +68,16 @@ class PipelineSchedule:
         with a split backward pass, the input part comes before the weight part.
         """
         raise NotImplementedError
+
+    def held(self, rank: int, pipeline: Pipeline) -> int | None:
+        """Return the most passes whose activations a rank holds at a time, as the source says; None: unknown."""
+        del rank, pipeline
+        return None
+
+    def microbatch_multiple(self, num_ranks: int) -> int:
+        """Return the number of which micro-batches have to be a multiple."""
+        del num_ranks
+        return 1
 
     def rank_of(self, chunk: int, microbatch: int, pipeline: Pipeline) -> int:
         """Return the rank that runs a micro-batch through a chunk: chunk c is on rank c mod ranks."""

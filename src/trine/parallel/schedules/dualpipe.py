@@ -21,6 +21,7 @@ class DualPipe(PipelineSchedule):
 
     name = "dualpipe"
     splits_backward = True
+    joins_passes = True
 
     def passes(self, rank: int, pipeline: Pipeline) -> list[PipelineAction]:
         ranks = pipeline.num_ranks
@@ -43,6 +44,13 @@ class DualPipe(PipelineSchedule):
         writer.write(" ".join(word.replace("B", "I") for word in tail[depth + 1 :]))
         writer.write("W I0", inner)
         return writer.write("W", depth + 1)
+
+    def held(self, rank: int, pipeline: Pipeline) -> int:
+        """Table 2 of the source."""
+        return pipeline.num_ranks + 1
+
+    def microbatch_multiple(self, num_ranks: int) -> int:
+        return 2
 
     def rank_of(self, chunk: int, microbatch: int, pipeline: Pipeline) -> int:
         is_second = microbatch >= pipeline.num_microbatches // 2

@@ -13,10 +13,14 @@ class GPipe(PipelineSchedule):
     """
 
     name = "gpipe"
+    ends_backward = True
 
     def passes(self, rank: int, pipeline: Pipeline) -> list[PipelineAction]:
         kinds = (FORWARD_PASS, BACKWARD_PASS) if pipeline.backward else (FORWARD_PASS,)
         return [PipelineAction(kind, rank, m) for kind in kinds for m in range(pipeline.num_microbatches)]
+
+    def held(self, rank: int, pipeline: Pipeline) -> int:
+        return pipeline.num_microbatches
 
 
 class OneFOneB(PipelineSchedule):
@@ -27,6 +31,8 @@ class OneFOneB(PipelineSchedule):
     """
 
     name = "1f1b"
+    alternates = True
+    ends_backward = True
 
     def passes(self, rank: int, pipeline: Pipeline) -> list[PipelineAction]:
         count = pipeline.num_microbatches
@@ -35,6 +41,9 @@ class OneFOneB(PipelineSchedule):
             return forward
         backward = [PipelineAction(BACKWARD_PASS, rank, m) for m in range(count)]
         return alternate(forward, backward, min(pipeline.num_ranks - 1 - rank, count))
+
+    def held(self, rank: int, pipeline: Pipeline) -> int:
+        return min(pipeline.num_ranks - rank, pipeline.num_microbatches)
 
 
 def alternate(forward: list[PipelineAction], backward: list[PipelineAction], warmup: int) -> list[PipelineAction]:

@@ -17,6 +17,8 @@ class Interleaved(PipelineSchedule):
 
     name = "interleaved"
     takes_virtual_stages = True
+    alternates = True
+    ends_backward = True
 
     def passes(self, rank: int, pipeline: Pipeline) -> list[PipelineAction]:
         ranks, chunks = pipeline.num_ranks, pipeline.virtual_stages
@@ -32,6 +34,14 @@ class Interleaved(PipelineSchedule):
         backward = [PipelineAction(BACKWARD_PASS, (chunks - 1 - chunk) * ranks + rank, m) for m, chunk in places]
         warmup = 2 * (ranks - 1 - rank) + (chunks - 1) * ranks
         return alternate(forward, backward, min(warmup, len(forward)))
+
+    def held(self, rank: int, pipeline: Pipeline) -> int:
+        """Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, 2022, section 4.2.3."""
+        warmup = 2 * (pipeline.num_ranks - 1 - rank) + (pipeline.virtual_stages - 1) * pipeline.num_ranks
+        return min(warmup + 1, pipeline.num_microbatches * pipeline.virtual_stages)
+
+    def microbatch_multiple(self, num_ranks: int) -> int:
+        return num_ranks
 
     def check(self, pipeline: Pipeline) -> None:
         if pipeline.virtual_stages < 2:

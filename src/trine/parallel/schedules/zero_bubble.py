@@ -33,5 +33,9 @@ class ZeroBubbleH1(PipelineSchedule):
         count = pipeline.num_microbatches
         return actions + [PipelineAction(base.WEIGHT_PASS, rank, m) for m in range(count - late, count)]
 
+    def held(self, rank: int, pipeline: Pipeline) -> int:
+        """Table 2 of the source."""
+        return min(pipeline.num_ranks, pipeline.num_microbatches)
+
 
 ZB_H1 = ZeroBubbleH1()

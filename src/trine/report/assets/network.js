@@ -73,9 +73,8 @@ function tierLine(tier, at) {
 function tierName(tier, at) {
   const [from, to] = [at[tier.source], at[tier.target]];
   const x = tier.source === tier.target ? from[0] + 66 : (from[0] + to[0]) / 2;
-  const words = `${show(tier.utilisation, "share")} of ${show(tier.bytes_per_s, "bytes/s", 3)}`;
   return draw("text", { class: "label halo", x, y: (from[1] + to[1]) / 2 - 7,
-    "text-anchor": tier.source === tier.target ? "start" : "middle", text: words });
+    "text-anchor": tier.source === tier.target ? "start" : "middle", text: show(tier.utilisation, "share") });
 }
 
 function deviceBox(name, count, [x, y]) {

@@ -477,7 +477,9 @@ class Mixture:
 
     shared: features of the experts that all tokens use; shared_gate: a sigmoid multiplies their output. latent: the
     experts work on this many features, with a projection before and after. biases: of the experts and the router.
-    router_scales: a scale for each feature and each expert (Gemma 4). latent_norm: of the latent features.
+    router_scales: a scale for each feature and each expert (Gemma 4). latent_norm: of the latent features. groups,
+    top_groups: the experts of a token come from ``top_groups`` of ``groups`` equal groups of neighbouring experts, so
+    that it goes to few nodes (DeepSeek-V3, 2024, section 2.1.2); 0: from all.
     """
 
     experts: Count
@@ -491,10 +493,19 @@ class Mixture:
     latent_norm: bool = False
     biases: bool = False
     router_scales: bool = False
+    groups: Number = 0
+    top_groups: Number = 0
 
     def __post_init__(self) -> None:
         if self.top_k > self.experts:
             raise ValueError(f"top_k {self.top_k} is above the {self.experts} experts")
+        if not self.groups and not self.top_groups:
+            return
+        if not 1 <= self.top_groups <= self.groups:
+            raise ValueError(f"top_groups must be between 1 and groups {self.groups}; got {self.top_groups}")
+        check_divides(self.groups, "groups", self.experts, "experts")
+        if self.top_k > self.top_groups * self.experts // self.groups:
+            raise ValueError(f"top_k {self.top_k} is above the experts of {self.top_groups} groups")
 
     def weights(self, hidden: int) -> list[Weight]:
         """Return the weights for tokens of ``hidden`` features."""

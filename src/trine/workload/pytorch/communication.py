@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from trine.common.precision import ITEM_BYTES, TORCH_DTYPES, plain_name
 from trine.graph.workload import RecordedCollective
 
 #: Kernels of NCCL (``ncclKernel_``, ``ncclDevKernel_``), RCCL, MSCCL and MSCCL++, oneCCL, HCCL, NVSHMEM, PyTorch's
@@ -43,9 +44,7 @@ _OPERATIONS = (
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "barrier", "send_recv", "send", "recv",
     "gather", "scatter", "reduce",
 )  # fmt: skip
-_ITEM_BYTES = {
-    "double": 8, "long": 8, "longint": 8, "float": 4, "int": 4, "half": 2, "bfloat16": 2, "short": 2, "shortint": 2,
-}  # fmt: skip
+_ITEM_BYTES = {plain_name(name): int(ITEM_BYTES[dtype]) for name, dtype in TORCH_DTYPES.items()}
 UNNAMED = "collective"
 _MAX_SIZE = 2**48
 T = TypeVar("T")
@@ -107,8 +106,7 @@ def message_bytes(args: Mapping[str, object]) -> int | None:
 
 
 def _item_bytes(dtype: str) -> int:
-    name = dtype.rpartition("::")[2].replace(" ", "").lower()
-    return _ITEM_BYTES.get(name, 1)
+    return _ITEM_BYTES.get(plain_name(dtype), 1)
 
 
 def total(rows: Sequence[tuple[str, int | None, int]]) -> tuple[RecordedCollective, ...]:

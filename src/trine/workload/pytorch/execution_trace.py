@@ -14,15 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from trine.common.precision import TORCH_DTYPES
 from trine.errors import TraceError
 from trine.workload.files import read_json, short
 
-#: Names of dtypes as PyTorch's C++ side writes them.
-DTYPES = {
-    "float": "float32", "double": "float64", "long int": "int64", "long": "int64", "int": "int32", "short int": "int16",
-    "signed char": "int8", "unsigned char": "uint8", "bool": "bool", "c10::Half": "float16",
-    "c10::BFloat16": "bfloat16",
-}  # fmt: skip
 #: scope of annotations made with record_function and by the profiler itself.
 _USER_SCOPE = 7
 
@@ -193,7 +188,7 @@ def _tensor(value: object, shape: object, dtype: str, path: Path, field: str) ->
     id_number, storage, offset, elements, each = numbers
     if each > 64 or elements != math.prod(shape):
         raise TraceError(f"has {elements} elements of {each} bytes, but the shape {shape}", file=path, field=field)
-    name = DTYPES.get(dtype) or dtype.rpartition("::")[2].lower()
+    name = TORCH_DTYPES.get(dtype) or dtype.rpartition("::")[2].lower()
     is_meta = isinstance(value, list) and len(value) > 5 and str(value[5]).startswith("meta")
     return TensorRef(id_number, storage, offset, tuple(shape), name, elements * each, is_meta)
 

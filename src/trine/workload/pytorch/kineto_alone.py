@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from trine.common.precision import ITEM_BYTES, TORCH_DTYPES
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER
 from trine.workload.analysis.aten_schema import BUFFER_POSITIONS, LOSSES, WEIGHT_POSITIONS
-from trine.workload.pytorch.execution_trace import DTYPES
 from trine.workload.pytorch.kineto import CpuOp, Kineto
 from trine.workload.raw_trace import AUTOGRAD, RawCall, RawTensor, call_kind
 
@@ -22,7 +22,6 @@ ASSUMED = (
 )
 MISSING = ("execution trace (identities of tensors, output shapes)", "dtypes of tensor lists (float32 assumed)")
 
-_ITEM_BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
 Typed = tuple[tuple[int, ...], str]
 
 
@@ -37,8 +36,8 @@ def input_shapes(op: CpuOp) -> list[Typed]:
             continue
         if type_ == "TensorList":
             shapes += [(tuple(s), "float32") for s in shape if isinstance(s, list) and _are_sizes(s)]
-        elif (type_ in DTYPES or type_.startswith("c10::")) and _are_sizes(shape):
-            shapes.append((tuple(shape), DTYPES.get(type_) or type_.rpartition("::")[2].lower()))
+        elif (type_ in TORCH_DTYPES or type_.startswith("c10::")) and _are_sizes(shape):
+            shapes.append((tuple(shape), TORCH_DTYPES.get(type_) or type_.rpartition("::")[2].lower()))
     return shapes
 
 
@@ -76,7 +75,7 @@ class Guesses:
     def _new(self, typed: Typed, storage: int | None = None) -> int:
         shape, dtype = typed
         number = len(self.tensors) + 1
-        size = math.prod(shape) * _ITEM_BYTES.get(dtype, 1)
+        size = math.ceil(math.prod(shape) * ITEM_BYTES.get(dtype, 1))
         self.tensors[number] = RawTensor(number, shape, dtype, size, storage or number)
         return number
 

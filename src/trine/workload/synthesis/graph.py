@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from fractions import Fraction
 from math import ceil, prod
 
-from trine.compute.cost import SMALL_ITEMS
+from trine.common.precision import ITEM_BYTES
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Parameter, Tensor
-from trine.software.precision import Precision
+from trine.software.precision import CastRecipe, load_precision
 from trine.software.profile import OperatorStyle, Software
-from trine.workload.consistency import ITEM_BYTES
 from trine.workload.synthesis.adapters import NF4, Adapters
 from trine.workload.synthesis.written_style import WrittenStyle
 
@@ -24,7 +22,8 @@ Names = Sequence[Tensor]
 Attributes = Mapping[str, object]
 #: Empty attributes, shared because nothing changes them.
 NONE: Attributes = {}
-_ITEM_BYTES: dict[str, float | Fraction] = {**ITEM_BYTES, **SMALL_ITEMS}
+#: Attributes of an operator that is part of another kernel.
+FUSED: Attributes = {"passes": 0.0, "kernels": 0.0}
 
 
 class Graph:
@@ -39,7 +38,7 @@ class Graph:
 
     def __init__(
         self, dtype: str, *, accumulates: bool, weight_dtype: str = "", product_attributes: Attributes = NONE,
-        software: Software | None = None, precision: Precision | None = None, adapters: Adapters | None = None,
+        software: Software | None = None, precision: CastRecipe | None = None, adapters: Adapters | None = None,
     ) -> None:  # fmt: skip
         self.dtype = dtype
         self.weight_dtype = weight_dtype or dtype
@@ -79,7 +78,7 @@ class Graph:
             storage = self._num_storages
         dtype = dtype or self.dtype
         tensor = Tensor(
-            id=len(self.tensors) + 1, shape=shape, dtype=dtype, size_bytes=ceil(prod(shape) * _ITEM_BYTES[dtype]),
+            id=len(self.tensors) + 1, shape=shape, dtype=dtype, size_bytes=ceil(prod(shape) * ITEM_BYTES[dtype]),
             storage=storage, role=role, batch_dims=batch_dims,
         )  # fmt: skip
         self.tensors[tensor.id] = tensor
@@ -231,7 +230,7 @@ class Graph:
 
     # -- casts ---------------------------------------------------------------------------------------------------
 
-    def casts(self, weight: Tensor, layer: str) -> Precision | None:
+    def casts(self, weight: Tensor, layer: str) -> CastRecipe | None:
         """Return the recipe that casts the product of a weight, whose last two dimensions are its rows and columns.
 
         Products outside layers, such as the head, and small ones stay in 16 bits.
@@ -240,20 +239,31 @@ class Graph:
         is_layer = "layers." in layer and len(weight.shape) > 1
         return recipe if recipe is not None and is_layer and recipe.takes(*weight.shape[-2:]) else None
 
-    def cast(self, x: Tensor, recipe: Precision, layer: str, attributes: Attributes = NONE) -> Tensor:
+    @property
+    def fuses_experts(self) -> bool:
+        """Whether the GEMMs of experts apply the activation and cast its result, and so do their backward GEMMs."""
+        return self.precision is not None and any(
+            self.precision is load_precision(name) for name in self.writes.grouped_mlp
+        )
+
+    def cast(self, x: Tensor, recipe: CastRecipe, layer: str, attributes: Attributes = NONE) -> Tensor:
         """Return x in the recipe's dtype; products that read the same tensor share the cast, and keep it."""
         if x.id not in self._cast:
             out = self.tensor(x.shape, dtype=recipe.dtype)
             passes = {"passes": recipe.cast_passes, "kernels": float(recipe.kernels), **attributes}
+            if self.fuses_experts and layer.endswith(".experts.down"):
+                passes |= FUSED
             op = self.forward("aten::_to_copy", (x,), (out,), f"{layer}.cast", passes)
             self._cast[x.id] = out
             self.on_backward(op, lambda: self.give(x, self.gradient(out), op))
         return self._cast[x.id]
 
-    def cast_gradient(self, dy: Tensor, recipe: Precision, op: int, attributes: Attributes = NONE) -> Tensor:
+    def cast_gradient(self, dy: Tensor, recipe: CastRecipe, op: int, attributes: Attributes = NONE) -> Tensor:
         """Return the gradient of the output of ``op`` in the recipe's dtype (attribute ``of_output``)."""
         out = self.tensor(dy.shape, dtype=recipe.dtype)
         passes = {"passes": recipe.cast_passes, "kernels": float(recipe.kernels), "of_output": True, **attributes}
+        if self.fuses_experts and self._layers[op].endswith(".experts.up"):
+            passes |= FUSED
         self.backward("aten::_to_copy", (dy,), (out,), op, passes)
         return out
 

@@ -15,8 +15,9 @@ Layers are named as in :mod:`trine.workload.synthesis.transformer`: ``layers.17.
   that of its memory traffic (attribute ``passes``).
 - Hyper-connections read a mixture of the residual streams and write to all of them.
 
-Left out: vision towers, layers for multi-token prediction, and attention over earlier layers (Kimi K3). Models with
-segments, attention to an encoder, scales of branches or further tensors have no step.
+Layers for multi-token prediction are written on request, behind the loss. Left out: vision towers, and attention over
+earlier layers (Kimi K3). Models with segments, attention to an encoder, scales of branches or further tensors have no
+step.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from math import isqrt
 
 from trine.errors import InputError
 from trine.graph.workload import Tensor
-from trine.software.precision import Precision
+from trine.software.precision import CastRecipe
 from trine.software.profile import Software
 from trine.workload.architecture.blocks import (
     Attention,
@@ -44,8 +45,9 @@ from trine.workload.architecture.blocks import (
 )
 from trine.workload.architecture.model import Architecture, Layer
 from trine.workload.synthesis.adapters import Adapters
-from trine.workload.synthesis.graph import NONE, Attributes, Graph
+from trine.workload.synthesis.graph import FUSED, NONE, Attributes, Graph
 from trine.workload.synthesis.transformer import (
+    activation_of_experts,
     adam,
     add,
     add_positions,
@@ -57,6 +59,7 @@ from trine.workload.synthesis.transformer import (
     embedding,
     linear,
     norm,
+    padded,
     product,
     projected,
     residual,
@@ -69,15 +72,22 @@ WHOLE: Attributes = {"replicated": True}
 #: Passes of a chunked scan over its inputs and outputs, forward and backward: Triton kernels of flash-linear-attention
 #: and mamba-ssm write states and partial results of chunks to memory between four kernels.
 SCAN_PASSES = 4.0
+#: Bytes of each feature of a token: the bias of its expert times its share in float32 (4), the sum with the token (10),
+#: the experts' parts joined (8) and cast (6); one kernel for all reads and writes 4. Two launches for each
+#: expert. Backward: casts of both gradients (6 each), the products that make those of bias and shares (8 each), and
+#: their sums (4 each); five launches for each expert.
+LOOPED_BIAS: Attributes = {"passes": 7.0, "looped": 2.0}
+LOOPED_BIAS_BACKWARD: Attributes = {"passes": 9.0, "looped": 5.0}
 
 
 def layered(
     model: Architecture, *, batch: int, sequence: int, layers: int, dtype: str, software: Software | None = None,
-    precision: Precision | None = None, adapters: Adapters | None = None,
+    precision: CastRecipe | None = None, adapters: Adapters | None = None, predicted: int = 0,
 ) -> Graph:  # fmt: skip
     """Build one step (forward, backward, Adam) of the first ``layers`` layers on samples of ``sequence`` tokens.
 
-    Raises InputError for a model with parts that have no operators.
+    predicted: layers for multi-token prediction that are trained, too. Raises InputError for a model with parts that
+    have no operators.
     """
     _check_parts(model)
     graph = Graph(dtype, accumulates=True, software=software, precision=precision, adapters=adapters)
@@ -98,13 +108,33 @@ def layered(
     if model.streams > 1:
         shares = _stream_shares(graph, x, model.streams, 1, "streams.shares")
         x = _combined(graph, "aten::mul", (x, shares), model.hidden, "streams.mix")
-    if model.final_norm:
-        x = _normed(graph, x, model.norm, "final_norm")
+    h = _normed(graph, x, model.norm, "final_norm") if model.final_norm else x
     last = table if model.tied_embeddings else graph.weight(model.vocab, model.hidden)
-    cross_entropy(graph, linear(graph, x, last, None, "head"), targets, "loss")
+    cross_entropy(graph, linear(graph, h, last, None, "head"), targets, "loss")
+    for number in range(predicted):
+        x = _predict_further(graph, model, number, x, tokens, table)
+        h = _normed(graph, x, model.norm, f"mtp.head_norm_{number}")
+        cross_entropy(graph, linear(graph, h, last, None, f"mtp.head_{number}"), targets, f"mtp.loss_{number}")
     graph.run_backward()
     adam(graph, master=dtype != "float32")
     return graph
+
+
+def _predict_further(
+    graph: Graph, model: Architecture, number: int, x: Tensor, tokens: Tensor, table: Tensor
+) -> Tensor:
+    """Write a layer for multi-token prediction on the features x of the layer before it (B, S, hidden).
+
+    It reads the next token's embedding and x, each after a norm, through one projection (DeepSeek-V3, 2024, section
+    2.2). Embedding and head are the model's.
+    """
+    name = f"mtp.layers.m{number}"  # no number of its own: a pipeline keeps it with the head
+    embedded = _normed(
+        graph, embedding(graph, tokens, table, f"mtp.embedding_{number}"), model.norm, f"{name}.token_norm"
+    )
+    joined = _concatenated(graph, embedded, _normed(graph, x, model.norm, f"{name}.hidden_norm"), f"{name}.join")
+    x = projected(graph, joined, model.hidden, False, f"{name}.projection")
+    return _LayerWriter(graph, model.hidden, model.predicted[number], name).write(x)
 
 
 def _check_parts(model: Architecture) -> None:
@@ -507,20 +537,39 @@ def fed_forward(graph: Graph, network: FeedForward, h: Tensor, hidden: int, name
     return _mixture(graph, network, h, hidden, name)
 
 
-def _activation(graph: Graph, h: Tensor, ffn: int, gated: bool, layer: str, attributes: Attributes = NONE) -> Tensor:
-    return elementwise(graph, h, ffn, "swiglu" if gated else "aten::gelu", layer, attributes)
+def _activation_name(gated: bool) -> str:
+    return "swiglu" if gated else "aten::gelu"
 
 
 def _mlp(graph: Graph, network: Mlp, h: Tensor, hidden: int, name: str) -> Tensor:
+    return projected(graph, _widened(graph, network, h, name), hidden, network.biases, f"{name}.down")
+
+
+def _widened(graph: Graph, network: Mlp, h: Tensor, name: str) -> Tensor:
+    """Write the up projection of a network and its activation -> (B, S, ffn)."""
     width = network.ffn * (2 if network.gated else 1)
     h = projected(graph, h, width, network.biases, f"{name}.gate_up" if network.gated else f"{name}.up")
-    h = _activation(graph, h, network.ffn, network.gated, f"{name}.act")
-    return projected(graph, h, hidden, network.biases, f"{name}.down")
+    return elementwise(graph, h, network.ffn, _activation_name(network.gated), f"{name}.act")
+
+
+def _biased_experts(graph: Graph, x: Tensor, experts: int, layer: str, attributes: Attributes) -> Tensor:
+    """Add the bias of each expert to its tokens x (B, S k, features), as the software does."""
+    weights = [graph.weight(experts, x.shape[-1])]
+    if graph.writes.expert_biases == "added":
+        return _scaled(graph, x, weights, layer, attributes)
+    if layer.endswith("up_bias"):
+        return _scaled(graph, x, weights, layer, {**attributes, **FUSED})
+    out = graph.like(x)
+    op = graph.forward("aten::add", (x, *weights), (out,), layer, {**attributes, **LOOPED_BIAS})
+    return graph.gives_back(op, x, out, "add_backward", (), tuple(weights), {**attributes, **LOOPED_BIAS_BACKWARD})
 
 
 def _mixture(graph: Graph, network: Mixture, h: Tensor, hidden: int, name: str) -> Tensor:
     shape: Attributes = {"num_experts": network.experts, "top_k": network.top_k}
     of_experts: Attributes = {"expert": True, **shape}
+    routes = shape
+    if network.groups:
+        routes = {**shape, "groups": network.groups, "top_groups": network.top_groups}
     width, ups = network.latent or hidden, (2 if network.gated else 1) * network.ffn
     routed = h
     if network.router_scales:
@@ -536,22 +585,30 @@ def _mixture(graph: Graph, network: Mixture, h: Tensor, hidden: int, name: str) 
         x = projected(graph, h, width, False, f"{name}.latent_down", WHOLE)
     if network.latent_norm:
         x = norm(graph, x, "rms", f"{name}.latent_norm")
-    x = dispatch(graph, x, numbers, f"{name}.dispatch", shape)
+    x = dispatch(graph, x, numbers, f"{name}.dispatch", routes)
+    shared = None
+    if network.shared:
+        # Behind the dispatch and before the combine, so that it can run beside their exchanges
+        shared = _widened(graph, Mlp(ffn=network.shared, gated=network.gated), h, f"{name}.shared")
+    x = padded(graph, x, f"{name}.experts.pad", of_experts)
     up = graph.weight(network.experts, width, ups, product=f"{name}.experts.up")
     x = product(graph, x, up, "_grouped_mm", f"{name}.experts.up", of_experts)
     if network.biases:
-        x = _scaled(graph, x, [graph.weight(network.experts, ups)], f"{name}.experts.up_bias", of_experts)
-    x = _activation(graph, x, network.ffn, network.gated, f"{name}.experts.act", of_experts)
+        x = _biased_experts(graph, x, network.experts, f"{name}.experts.up_bias", of_experts)
+    activation = _activation_name(network.gated)
+    x = activation_of_experts(graph, x, network.ffn, activation, f"{name}.experts.act", of_experts)
     down = graph.weight(network.experts, network.ffn, width, product=f"{name}.experts.down")
     x = product(graph, x, down, "_grouped_mm", f"{name}.experts.down", of_experts)
     if network.biases:
-        x = _scaled(graph, x, [graph.weight(network.experts, width)], f"{name}.experts.down_bias", of_experts)
-    x = combine(graph, x, shares, numbers, f"{name}.combine", shape)
+        x = _biased_experts(graph, x, network.experts, f"{name}.experts.down_bias", of_experts)
+    x = padded(graph, x, f"{name}.experts.unpad", of_experts)
+    if shared is not None:
+        shared = projected(graph, shared, hidden, False, f"{name}.shared.down")
+    x = combine(graph, x, shares, numbers, f"{name}.combine", routes)
     if network.latent:
         x = projected(graph, x, hidden, False, f"{name}.latent_up", WHOLE)
-    if not network.shared:
+    if shared is None:
         return x
-    shared = _mlp(graph, Mlp(ffn=network.shared, gated=network.gated), h, hidden, f"{name}.shared")
     if network.shared_gate:
         shared = _gated(
             graph, shared, projected(graph, h, 1, False, f"{name}.shared.gate", WHOLE), f"{name}.shared.mul"

@@ -15,6 +15,7 @@ from trine.cluster import load_gpu
 from trine.cluster.presets import GpuSpec
 from trine.common.arguments import check_whole, named_arguments
 from trine.common.not_modelled import VALUES, not_modelled
+from trine.common.precision import PRECISIONS
 from trine.common.units import whole_number
 from trine.compute import Calibration, Roofline, Shares, Work, calibrate, kind_of
 from trine.compute.calibration import Point, signatures
@@ -28,7 +29,7 @@ from trine.compute.tables.machine import generation_of
 from trine.compute.tables.times import TableTimes
 from trine.errors import InputError, SpecError, nearest
 from trine.graph.workload import SYNTHESISED, Operator, Workload
-from trine.software.precision import Precision, known_precisions, load_precision
+from trine.software.precision import CastRecipe, known_precisions, load_precision
 from trine.software.profile import NO_SOFTWARE, OperatorStyle, Software, load_software
 from trine.workload.architecture.blocks import KimiDelta, LinearAttention, Mamba, Mamba2, Mixture
 from trine.workload.architecture.model import Architecture
@@ -147,10 +148,8 @@ PREFIX = "model:"
 DEFAULT_GPU = "h100-sxm"
 #: Default software profile of a model on one GPU; data-parallel replicas use it, too.
 USUAL = "pytorch-eager"
-DTYPES = {
-    "bf16": "bfloat16", "fp16": "float16", "fp32": "float32",
-    "bfloat16": "bfloat16", "float16": "float16", "float32": "float32",
-}  # fmt: skip
+DTYPES = {name: each.name for each in PRECISIONS if each.holds_weights for name in (each.word, each.name)}
+_WEIGHT_WORDS = " or ".join(", ".join(each.word for each in PRECISIONS if each.holds_weights).rsplit(", ", 1))
 #: dtypes of convolutional networks, and their precisions in :func:`trine.workload.synthesis.convnet.convnet`.
 CONV_DTYPES = {
     "fp32": "float32", "float32": "float32", "tf32": "tfloat32", "tfloat32": "tfloat32", "amp": "amp",
@@ -160,9 +159,9 @@ _CHOICES = {
     "tied": ("yes", "no"), "biases": ("none", "qkv", "all"), "positions": ("rotary", "learned"),
     "dropout": ("yes", "no"),
 }  # fmt: skip
-_WHOLE = ("sequence", "target", "batch", "layers", "image")
+_WHOLE = ("sequence", "target", "batch", "layers", "image", "mtp")
 # Upper limits, well beyond any GPU's memory: a larger value is probably a mistake.
-_MAX = {"sequence": 2**24, "target": 2**24, "batch": 10**6, "layers": 10_000, "image": 4096}
+_MAX = {"sequence": 2**24, "target": 2**24, "batch": 10**6, "layers": 10_000, "image": 4096, "mtp": 16}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,6 +174,7 @@ class Synthesis:
     batch: int | None = None
     dtype: str | None = None
     layers: int | None = None
+    mtp: int | None = None
     image: int | None = None
     times: str | None = None
     shares: Mapping[str, float] = field(default_factory=dict)
@@ -221,6 +221,7 @@ def synthesize(
     batch: int | None = None,
     dtype: str | None = None,
     layers: int | None = None,
+    mtp: int | None = None,
     image: int | None = None,
     times: str | None = None,
     shares: Mapping[str, float] | None = None,
@@ -248,6 +249,7 @@ def synthesize(
         default: float32 with convolutions in TF32, as in PyTorch.
     layers: number of transformer layers to keep (in each stack of an encoder-decoder): a smaller model with the same
         shapes.
+    mtp: number of the model's layers for multi-token prediction to train; default: none. They lie behind the head.
     image: side of an image in pixels; default: 224. Convolutional networks only.
     times: ``tables`` (public measurements of operators; the default for transformers and for convolutional networks
         with a dtype), ``roofline`` (the data sheet; the default with ``shares``) or ``fitted`` (laws fitted on recorded
@@ -263,8 +265,7 @@ def synthesize(
     documents: lengths of documents packed into each sample, ``LENGTH``, ``uniform:A:B`` or a file with one length per
         line; attention then sees only its own document (:mod:`trine.workload.synthesis.documents`). Default: one
         document per sample.
-    precision: recipe that casts the products of layers: ``fp8``, ``fp8-current``, ``fp8-block``, ``mxfp8`` or
-        ``nvfp4`` (presets/precisions.yaml); default: none.
+    precision: recipe that casts the products of layers, such as ``fp8`` (presets/precisions.yaml); default: none.
     trainable: weights to train, ``lora:RANK[:qkv+out+up+down][/nf4]``: adapters beside frozen weights, which /nf4
         stores in four bits (:mod:`trine.workload.synthesis.adapters`); default: all weights.
 
@@ -272,8 +273,8 @@ def synthesize(
     unknown model, GPU or value, and for an option that does not apply to the model.
     """
     asked = Synthesis(
-        gpu=gpu, sequence=sequence, target=target, batch=batch, dtype=dtype, layers=layers, image=image, times=times,
-        shares=dict(shares or {}), tied=tied, biases=biases, positions=positions, dropout=dropout,
+        gpu=gpu, sequence=sequence, target=target, batch=batch, dtype=dtype, layers=layers, mtp=mtp, image=image,
+        times=times, shares=dict(shares or {}), tied=tied, biases=biases, positions=positions, dropout=dropout,
         documents=documents, precision=precision, trainable=trainable,
     )  # fmt: skip
     profile = usual_profile() if software is None else profile_of(software)
@@ -449,11 +450,13 @@ def _transformer_workload(
 ) -> Workload:
     is_two_stacks = isinstance(spec, EncoderDecoder)
     _refuse(spec, options, ("image", "documents") if is_two_stacks else ("image", "target"))
+    if options.mtp is not None:
+        raise InputError(f"{spec.name} has no layers for multi-token prediction", field="mtp")
     for name in ("precision", "trainable"):
         if getattr(options, name) is not None and not isinstance(spec, Transformer):
             raise InputError(f"{spec.name} is no decoder-only transformer: it takes no {name}", field=name)
     if options.dtype is not None and options.dtype not in DTYPES:
-        raise InputError(f"{spec.name} is a transformer: its dtype is bf16, fp16 or fp32", field="dtype")
+        raise InputError(f"{spec.name} is a transformer: its dtype is {_WEIGHT_WORDS}", field="dtype")
     sequence, layers, positions = options.sequence or spec.sequence, options.layers or spec.layers, None
     if not isinstance(spec, EncoderDecoder):
         positions = spec.max_positions
@@ -490,7 +493,7 @@ def _transformer_workload(
     return pack_documents(workload, documents, sequence) if isinstance(documents, Documents) else workload
 
 
-def _recipe_of(options: Synthesis, dtype: str) -> Precision | None:
+def _recipe_of(options: Synthesis, dtype: str) -> CastRecipe | None:
     """Return the recipe that casts products. Raises InputError if the model's dtype cannot be cast."""
     if options.precision is None:
         return None
@@ -542,13 +545,17 @@ def _precision_words(options: Synthesis) -> tuple[str, ...]:
     )
 
 
+def _layers_ahead(count: int) -> str:
+    return f"{count} {'layer' if count == 1 else 'layers'} for multi-token prediction"
+
+
 def _layered_workload(model: Architecture, options: Synthesis, software: Software | None) -> Workload:
     """Return the operators of a model described as layers over blocks."""
     _refuse(model, options, ("image", "target"))
     if not model.head or not model.vocab:
         raise InputError(f"{model.name} has no head for tokens: trine support counts it, but has no step of it")
     if options.dtype is not None and options.dtype not in DTYPES:
-        raise InputError(f"{model.name} is a transformer: its dtype is bf16, fp16 or fp32", field="dtype")
+        raise InputError(f"{model.name} is a transformer: its dtype is {_WEIGHT_WORDS}", field="dtype")
     sequence, layers = options.sequence or model.sequence, options.layers or len(model.layers)
     if model.positions and sequence > model.positions:
         raise InputError(
@@ -556,10 +563,14 @@ def _layered_workload(model: Architecture, options: Synthesis, software: Softwar
         )
     if layers > len(model.layers):
         raise InputError(f"{model.name} has {len(model.layers)} layers; got {layers}", field="layers")
+    predicted = options.mtp or 0
+    if predicted > len(model.predicted):
+        has = f"{model.name} has {_layers_ahead(len(model.predicted))}"
+        raise InputError(f"{has}; got {predicted}", field="mtp")
     dtype, batch = DTYPES[options.dtype or "bf16"], options.batch or 1
     graph = layered(
         model, batch=batch, sequence=sequence, layers=layers, dtype=dtype, software=software,
-        precision=_recipe_of(options, dtype), adapters=_adapters_of(options),
+        precision=_recipe_of(options, dtype), adapters=_adapters_of(options), predicted=predicted,
     )  # fmt: skip
     facts = {"sequence": str(sequence), "layers": str(layers), "hidden": str(model.hidden), "dtype": dtype}
     facts |= _precision_facts(options)
@@ -572,9 +583,11 @@ def _layered_workload(model: Architecture, options: Synthesis, software: Softwar
     if layers < len(model.layers):
         assumptions.append(f"{layers} of the model's {len(model.layers)} layers")
     left_out = [f"its {name} tower" for name in model.towers]
-    if model.predicted:
-        count = len(model.predicted)
-        left_out.append(f"{count} {'layer' if count == 1 else 'layers'} for multi-token prediction")
+    if predicted:
+        facts["mtp"] = str(predicted)
+        assumptions.append(f"with {_layers_ahead(predicted)}, behind the head")
+    if count := len(model.predicted) - predicted:
+        left_out.append(_layers_ahead(count))
     reads_earlier = any(layer.reads_earlier for layer in model.layers)
     left_out += ["attention over earlier layers"] if reads_earlier else []
     if left_out:
@@ -627,7 +640,7 @@ def _usual_assumptions(dtype: str, software: Software | None) -> list[str]:
 
 
 def _convnet_workload(spec: Convolutional, options: Synthesis, software: Software | None) -> Workload:
-    _refuse(spec, options, ("sequence", "target", "layers", "dropout", "documents", "precision", "trainable"))
+    _refuse(spec, options, ("sequence", "target", "layers", "mtp", "dropout", "documents", "precision", "trainable"))
     if options.dtype is not None and options.dtype not in CONV_DTYPES:
         raise InputError("convolutional networks are synthesised in fp32, tf32 or amp", field="dtype")
     if options.image is not None:

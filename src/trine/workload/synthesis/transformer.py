@@ -24,10 +24,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trine.graph.workload import Tensor
-from trine.software.precision import Precision
+from trine.software.precision import CastRecipe
 from trine.software.profile import FixedCost, Software
 from trine.workload.synthesis.adapters import NF4, Adapters, target_of
-from trine.workload.synthesis.graph import NONE, Attributes, Graph
+from trine.workload.synthesis.graph import FUSED, NONE, Attributes, Graph
 from trine.workload.synthesis.spec import Experts, Transformer
 from trine.workload.synthesis.unfused import add_dropped, dropped, over_vocabulary, unfused_cross_entropy, unfused_parts
 
@@ -343,7 +343,7 @@ def _cast_weights(graph: Graph) -> None:
 
 def transformer(
     spec: Transformer, *, batch: int, sequence: int, layers: int, dtype: str, software: Software | None = None,
-    precision: Precision | None = None, adapters: Adapters | None = None,
+    precision: CastRecipe | None = None, adapters: Adapters | None = None,
 ) -> Graph:  # fmt: skip
     """Build one step (forward, backward, Adam) of ``layers`` layers on ``batch`` samples of ``sequence`` tokens.
 
@@ -416,12 +416,33 @@ def _moe_block(graph: Graph, spec: Transformer, experts: Experts, x: Tensor, nam
     chances = elementwise(graph, logits, experts.count, "aten::softmax", f"{name}.softmax", shape)
     shares, experts_of_tokens = top_k(graph, chances, experts.top_k, f"{name}.topk", shape)
     h = dispatch(graph, h, experts_of_tokens, f"{name}.dispatch", shape)
+    h = padded(graph, h, f"{name}.experts.pad", of_experts)
     up = graph.weight(experts.count, spec.hidden, 2 * experts.ffn, product=f"{name}.experts.up")
     h = product(graph, h, up, "_grouped_mm", f"{name}.experts.up", of_experts)
-    h = elementwise(graph, h, experts.ffn, "swiglu", f"{name}.experts.act", of_experts)
+    h = activation_of_experts(graph, h, experts.ffn, "swiglu", f"{name}.experts.act", of_experts)
     down = graph.weight(experts.count, experts.ffn, spec.hidden, product=f"{name}.experts.down")
     h = product(graph, h, down, "_grouped_mm", f"{name}.experts.down", of_experts)
+    h = padded(graph, h, f"{name}.experts.unpad", of_experts)
     return residual(graph, x, combine(graph, h, shares, experts_of_tokens, f"{name}.combine", shape), f"{name}.add")
+
+
+def padded(graph: Graph, x: Tensor, layer: str, attributes: Attributes) -> Tensor:
+    """Copy the tokens of experts to rows that a precision's blocks divide, or back, if the software does.
+
+    The rows that are added are left out: less than one block for each expert.
+    """
+    if graph.precision is None or graph.writes.expert_padding == "none":
+        return x
+    out = graph.like(x)
+    op = graph.forward("aten::constant_pad_nd", (x,), (out,), layer, attributes)
+    return graph.gives_back(op, x, out, "constant_pad_nd_backward", (), (), attributes)
+
+
+def activation_of_experts(
+    graph: Graph, x: Tensor, features: int, name: str, layer: str, attributes: Attributes
+) -> Tensor:
+    """Apply the activation of experts to x, with ``features`` results; a fused grouped MLP runs it in its GEMMs."""
+    return elementwise(graph, x, features, name, layer, {**attributes, **FUSED} if graph.fuses_experts else attributes)
 
 
 def top_k(graph: Graph, chances: Tensor, k: int, layer: str, shape: Attributes) -> tuple[Tensor, Tensor]:

@@ -115,6 +115,9 @@ def mixture(config: Config, **fields: Any) -> Mixture:
         usual["top_k"] = config.size("num_experts_per_tok", "num_experts_per_token", "experts_per_token")
     if "ffn" not in fields:
         usual["ffn"] = config.size("moe_intermediate_size", "intermediate_size")
+    groups, top_groups = config.size("n_group", default=1), config.size("topk_group", default=1)
+    if top_groups < groups:
+        usual |= {"groups": groups, "top_groups": top_groups}
     values = {**usual, **fields}
     if values["top_k"] > values["experts"]:
         config.fail("num_experts_per_tok", f"{values['top_k']} is above the {values['experts']} experts")

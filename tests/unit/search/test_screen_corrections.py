@@ -1,0 +1,45 @@
+"""Corrections that stand in for those of forms without small jobs of their own."""
+
+from test_report import LAYOUT
+
+from trine.search.screen import NO_CORRECTION, LayoutScreen, form_of
+
+KNOWN = LAYOUT._replace(pp=1, dp=8, tp=2, cp=1, sharding="zero1", offload="none", schedule=None, micro_batch=1)
+
+
+def screen_with(*pairs):
+    """Return a screen that took these pairs of layout and rho as calibrated."""
+    screen = LayoutScreen(16, None, 64)
+    for layout, rho in pairs:
+        screen._take(layout, form_of(layout), NO_CORRECTION._replace(rho=rho))
+    return screen
+
+
+def test_a_form_is_known_by_one_that_differs_in_micro_batch():
+    screen = screen_with((KNOWN, 1.1))
+    other = KNOWN._replace(micro_batch=4, dp=4)
+    assert screen.is_known(other)
+    assert screen.correction(other).rho == 1.1
+
+
+def test_of_several_forms_the_least_contention_stands_for_an_unknown_one():
+    screen = screen_with((KNOWN._replace(cp=4), 1.3), (KNOWN._replace(cp=2), 1.1), (KNOWN._replace(ep=2), 1.2))
+    assert not screen.is_known(KNOWN)
+    assert screen.correction(KNOWN).rho == 1.1
+    assert screen.correction(KNOWN._replace(cp=4)).rho == 1.3
+
+
+def test_waits_for_gathers_or_copies_are_not_those_of_another_form():
+    gathers = KNOWN._replace(sharding="fsdp")
+    copies = KNOWN._replace(offload="activations")
+    screen = screen_with((gathers, 2.0), (copies, 3.0))
+    assert screen.correction(KNOWN).rho == 1.0
+    assert screen.correction(gathers._replace(cp=2)).rho == 2.0
+    screen = screen_with((gathers, 2.0), (KNOWN._replace(cp=2), 1.2))
+    assert screen.correction(copies).rho == 1.2
+
+
+def test_the_contention_of_a_tp_degree_stands_for_another_schedule():
+    screen = screen_with((KNOWN, 1.2))
+    assert screen.correction(KNOWN._replace(pp=4, schedule="1f1b")).rho == 1.2
+    assert screen.correction(KNOWN._replace(tp=4)).rho == 1.0
