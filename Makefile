@@ -100,8 +100,10 @@ bench: $(VENV)/.installed-test  ## speed and accuracy, whole process and kernel;
 	$(BIN)/python benchmarks/batch_prediction.py
 	$(BIN)/python benchmarks/bench_experiments.py --points 20000 --shards 20
 
-validation: $(VENV)/.installed-test  ## replay the measured collectives; writes docs/background/collective-accuracy.md
-	$(BIN)/trine validate collectives --report docs/background
+validation: $(VENV)/.installed-test  ## compute the stored reports again (an hour of CPU time), and the pages of accuracy
+	$(BIN)/python benchmarks/store_reports.py
+	$(BIN)/python -m validation collectives --report docs/background
+	$(BIN)/python -m validation training --stored --report docs/background
 
 $(VENV)/.installed-docs: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

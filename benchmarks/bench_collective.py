@@ -48,7 +48,8 @@ ONE = """
 import resource, sys, time
 began = time.process_time()
 import trine
-from trine.collectives import expand, make_schedule
+from trine.collectives import make_schedule
+from trine.collectives.expand import expand
 from trine.collectives.run import run_schedule, schedule_graph
 import trine.engine.compiled
 imported = time.process_time()

@@ -35,8 +35,8 @@ from trine.check.hypotheses import KINDS, Expected, Hypothesis, at_share, expect
 from trine.check.likelihood import NOISE, Noise
 from trine.check.verdict import check_curve
 from trine.collectives.options import CollectiveTime
-from trine.validation.collectives import left_out, select, validate_collectives
-from trine.validation.measured import FIT, Series, load_measurements
+from validation.collectives import left_out, select, validate_collectives
+from validation.measured import FIT, Series, load_measurements
 
 MIN_SIZES = 5
 MIN_SLOWDOWN, MIN_SLOWED = 1.25, 2

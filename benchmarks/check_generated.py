@@ -43,7 +43,7 @@ from trine.cluster import Cluster, load_cluster
 from trine.cluster.parts import HOST_LINK, SCALE_OUT, SCALE_UP
 from trine.collectives.nccl import Collectives
 from trine.collectives.options import CollectiveOptions
-from trine.validation.measured import load_measurements
+from validation.measured import load_measurements
 
 #: Preset and number of nodes.
 MACHINES = (

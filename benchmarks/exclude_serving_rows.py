@@ -1,4 +1,4 @@
-"""Print how many rows of published serving runs each rule of trine.validation.serving_exclusions excludes.
+"""Print how many rows of published serving runs each rule of validation.serving_exclusions excludes.
 
 The rules read columns of the configuration and measured values, never a prediction.
 
@@ -15,8 +15,8 @@ from pathlib import Path
 
 from bundle_serving import ROWS, silicon_rows
 
-from trine.validation.serving_exclusions import SOURCE, excluded_rows, exclusion_counts
-from trine.validation.serving_rows import ServingRow, load_rows, read_rows
+from validation.serving_exclusions import SOURCE, excluded_rows, exclusion_counts
+from validation.serving_rows import ServingRow, load_rows, read_rows
 
 
 def main() -> None:

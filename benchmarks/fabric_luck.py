@@ -26,10 +26,10 @@ from unittest.mock import patch
 import numpy as np
 
 from trine.common.arrays import Float64
-from trine.validation import training_rows
-from trine.validation.layouts import LEAST, spearman
-from trine.validation.replay_rows import Ask, predict
-from trine.validation.training_rows import FOLDER, TrainingRow, load_layouts
+from validation import training_rows
+from validation.layouts import LEAST, spearman
+from validation.replay_rows import Ask, predict
+from validation.training_rows import FOLDER, TrainingRow, load_layouts
 
 DRAWS = 400
 #: Standard deviations between the 5th and the 95th percentile of a normal distribution.

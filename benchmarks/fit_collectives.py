@@ -26,8 +26,8 @@ from trine.collectives.nccl.costs import COSTS, launch_class
 from trine.collectives.nccl.parameters import Library, library_from, load_library
 from trine.collectives.nccl.predict import Collectives, sent_bytes, with_library
 from trine.errors import TrineError
-from trine.validation.collectives import validate_collectives
-from trine.validation.measured import COUNTED, FIT, Series, load_measurements
+from validation.collectives import validate_collectives
+from validation.measured import COUNTED, FIT, Series, load_measurements
 
 FOLDER = Path(__file__).parents[1] / "src" / "trine" / "presets" / "collectives"
 KINDS = ("default-nvlink", "default-xgmi", "default-pcie", "default-net")

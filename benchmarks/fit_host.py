@@ -14,7 +14,7 @@ from itertools import product
 import numpy as np
 
 from trine.training.factor_fit import folds
-from trine.validation.scaling import (
+from validation.scaling import (
     HostFile,
     Pair,
     ScalingFile,

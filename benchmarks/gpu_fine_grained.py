@@ -11,10 +11,10 @@ import argparse
 from collections.abc import Sequence
 
 from trine.collectives.sizes import parse_size
-from trine.validation.gpu.measured import (
+from trine.gpu.cases.published import PROGRAMS
+from validation.gpu.measured import (
     ONE_AND_TWO_SHOT,
     OWN,
-    PROGRAMS,
     STANDS,
     FineCompared,
     KernelValidation,

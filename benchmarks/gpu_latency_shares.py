@@ -13,12 +13,12 @@ from operator import attrgetter
 from typing import Any
 
 from trine.cluster import Cluster, load_cluster
+from trine.gpu.cases.published import round_times_ps
 from trine.gpu.fabric import GpuFabric
 from trine.gpu.kernels.build import build_kernel
 from trine.gpu.model import FIELDS, GpuModel
 from trine.gpu.model.files import gpu_model_of
 from trine.gpu.program import GpuProgram
-from trine.validation.gpu.measured import round_times_ps
 
 #: Added latency: small enough that no other chain of accesses becomes the longest.
 STEP_PS = 2_000

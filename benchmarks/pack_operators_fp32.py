@@ -30,7 +30,7 @@ from trine.compute.cost import Sizing, is_gradient
 from trine.compute.kinds import family_of
 from trine.compute.tables.convolutions import BOTH, FORWARD, MIN_CHANNELS, WEIGHT
 from trine.compute.tables.fp32_files import DEEPBENCH, ELEMENTWISE, NEUSIGHT, TRACES
-from trine.compute.tables.times import convolution_of
+from trine.compute.tables.fp32_times import convolution_of
 from trine.workload.readers import load_bundled
 
 OPERATORS = Path(__file__).resolve().parents[1] / "src/trine/presets/operators"

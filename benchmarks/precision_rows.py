@@ -36,9 +36,9 @@ from trine.results.precision_errors import TABLE, PrecisionErrors
 from trine.results.text import aligned
 from trine.software.profile import Software, load_software, with_graphs
 from trine.training.run import simulate
-from trine.validation.bands import HIGH, LOW
-from trine.validation.harness import quantile
 from trine.workload import synthesize
+from validation.bands import HIGH, LOW
+from validation.harness import quantile
 
 ROWS = Path(__file__).with_suffix(".csv")
 CLUSTERS = {"H100": "dgx-h100", "GB200": "gb200-nvl72", "GB300": "gb300-nvl72", "B200": "hgx-b200"}
@@ -50,7 +50,7 @@ KINDS_OF_ROWS = {
 }
 HEAD = """\
 # Likely ranges of steps with published rows of their own, written by benchmarks/precision_rows.py --write: do not edit.
-#   low, high: quantiles of measured / predicted among `rows` rows (trine.validation.bands LOW, HIGH), one vote a group;
+#   low, high: quantiles of measured / predicted among `rows` rows (validation.bands LOW, HIGH), one vote a group;
 #   the predictions are blind: nothing was fitted on these rows (benchmarks/precision_rows.csv, with sources)
 """
 ERRORS_HEAD = """\

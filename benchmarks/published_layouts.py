@@ -24,9 +24,9 @@ from trine.results.text import aligned
 from trine.search.report import words
 from trine.software import load_software
 from trine.software.profile import Software
-from trine.validation.training_rows import TrainingRow, load_rows
 from trine.workload.synthesis.model import synthesize
 from trine.workload.synthesis.model_files import load_model
+from validation.training_rows import TrainingRow, load_rows
 
 #: Rows of tuned.csv with a layout that no earlier row has.
 RECIPES = ("dg1", "dg3", "dg5", "dg6", "dg7", "dg9", "dg10", "dg11", "dg12", "dg14", "dg15")

@@ -1,14 +1,17 @@
-"""Replay all rows of ``trine validate training``, ``layouts``, ``memory`` and ``serving``, and store the reports.
+"""Compute the reports that ``trine validate`` prints, and store them (``python -m validation`` computes one).
 
     python benchmarks/store_reports.py [REPORT ...] [--jobs N] [--source NAME ...] [--renew N]
 
-All four take an hour of CPU time, and one row 15 GB of memory. An interrupted replay resumes: finished rows of
-training and layouts are kept in ``out/stored-reports``, for the same data and code. Reports that are current are
-skipped.
+All take an hour of CPU time, and one row 15 GB of memory. An interrupted replay resumes: finished rows of training and
+layouts are kept in ``out/stored-reports``, for the same data and code. Reports that are current are skipped.
+
+``src/trine/presets/stored`` gets what is printed, ``validation/stored`` the predictions of training, layouts, memory
+and serving, from which their reports follow without a replay.
 
 --source  Replay only this source of the training steps and keep the others, if cheap rows of them are unchanged.
 --renew   Replay nothing: compare the N cheapest rows of each source with the stored report. If all are equal, renew its
           version and hash, else list the rows that differ and exit with 1. For changes that move no prediction.
+          Reports without stored predictions are computed again and must be equal: operators for one GPU.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import argparse
 import gzip
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -25,14 +29,19 @@ from typing import Any
 from trine.cli.progress import RowsLine
 from trine.common._version import __version__
 from trine.common.outputs import write_bytes
-from trine.validation.harness import FOLDER, grouped, hash_inputs, read_stored
-from trine.validation.layouts import FITTED_FACTORS, load_stored_layouts, validate_layouts
-from trine.validation.memory import ModelledMemory, load_stored_memory, validate_memory
-from trine.validation.replay_rows import Answers, Ask, predict
-from trine.validation.serving import load_stored_serving, validate_serving
-from trine.validation.serving_predictions import predict as predict_serving
-from trine.validation.step_factors import ComparedStep, asked_factors
-from trine.validation.training import load_stored_training, validate_training
+from trine.results import stored as stored_reports
+from trine.results.stored import stored_report
+from validation.harness import FOLDER, Validation, grouped, hash_sources, read_stored
+from validation.layouts import FITTED_FACTORS, load_stored_layouts, validate_layouts
+from validation.memory import ModelledMemory, load_stored_memory, validate_memory
+from validation.operators import validate_operators
+from validation.replay_rows import Answers, Ask, predict
+from validation.scaling import validate_scaling
+from validation.serving import load_stored_serving, validate_serving
+from validation.serving_predictions import predict as predict_serving
+from validation.shown import collective_report, form_of, kernel_report, read_shown, renew_shown, store_shown
+from validation.step_factors import ComparedStep, asked_factors
+from validation.training import load_stored_training, validate_training
 
 #: A sample excludes rows with more CPU time, in seconds.
 MAX_CPU_S = 10.0
@@ -44,11 +53,19 @@ REPORT_START, REPORT_END = "<!-- report -->\n", "<!-- end -->\n"
 Progress = Callable[[int, int], None]
 
 
+#: Reports whose predictions are stored, and the functions that put them beside their rows.
+LOADED: dict[str, Callable[[], Validation]] = {
+    "training": load_stored_training, "layouts": load_stored_layouts, "memory": load_stored_memory,
+    "serving": load_stored_serving,
+}  # fmt: skip
+
+
 def store(name: str, content: Mapping[str, Any], cpu_s: float) -> None:
-    """Store a report with the installed version and hash; cpu_s: CPU time of the replay."""
-    made = {"version": __version__, "hash": hash_inputs(), "cpu_s": round(cpu_s)}
+    """Store predictions with the installed version and hash, and the report that follows; cpu_s: of the replay."""
+    made = {"version": __version__, "hash": hash_sources(), "cpu_s": round(cpu_s)}
     text = json.dumps({"made": made, **content}, separators=(",", ":"))
     write_bytes(FOLDER / f"{name}.json.gz", gzip.compress(text.encode(), 9, mtime=0))
+    store_shown(name, LOADED[name](), cpu_s)
 
 
 def step_records(steps: Iterable[ComparedStep]) -> list[dict[str, Any]]:
@@ -115,11 +132,52 @@ def serving_block() -> str:
     return "\n".join(["", *lines, "", ""])
 
 
-REPORTS = {"memory": memory, "layouts": layouts, "training": training, "serving": serving}
+def collectives(progress: Progress, jobs: int | None, sources: list[str]) -> list[str]:
+    """Compute and store the report of the collectives."""
+    return store_timed("collectives", collective_report)
+
+
+def loadstore(progress: Progress, jobs: int | None, sources: list[str]) -> list[str]:
+    """Compute and store the report of communication kernels."""
+    return store_timed("loadstore", kernel_report)
+
+
+def operators(progress: Progress, jobs: int | None, sources: list[str]) -> list[str]:
+    """Compute and store the report of operator times."""
+    return store_timed("operators", validate_operators)
+
+
+def scaling(progress: Progress, jobs: int | None, sources: list[str]) -> list[str]:
+    """Compute and store the report of scaling efficiency."""
+    return store_timed("scaling", validate_scaling)
+
+
+def store_timed(name: str, compute: Callable[[], Validation]) -> list[str]:
+    """Compute a report without stored predictions, and store it."""
+    began = time.process_time()
+    report = compute()
+    store_shown(name, report, time.process_time() - began)
+    return []
+
+
+REPORTS = {
+    "memory": memory, "layouts": layouts, "training": training, "serving": serving, "collectives": collectives,
+    "loadstore": loadstore, "operators": operators, "scaling": scaling,
+}  # fmt: skip
+#: Reports without stored predictions -> the function that computes them.
+COMPUTED: dict[str, Callable[[], Validation]] = {
+    "collectives": collective_report, "loadstore": kernel_report, "scaling": validate_scaling,
+}  # fmt: skip
+#: The operator report of one GPU is compared: all take 4 CPU minutes.
+OPERATOR_GPU = "mi210"
 
 
 def differences(name: str, rows: int) -> list[str]:
     """Predict the ``rows`` cheapest rows of each source again; return those that differ from the stored report."""
+    if name in COMPUTED:
+        return document_differences(name, COMPUTED[name]())
+    if name == "operators":
+        return operator_differences()
     if name == "memory":
         return memory_differences(rows)
     if name == "training":
@@ -130,6 +188,24 @@ def differences(name: str, rows: int) -> list[str]:
     fitted = Ask(factors=asked_factors(stored.factors), names=FITTED_FACTORS)
     judged = [step for step in stored.steps if not step.row.fault]
     return [*step_differences(stored.blind, Ask(), rows), *step_differences(judged, fitted, rows)]
+
+
+def document_differences(name: str, now: Validation) -> list[str]:
+    """Return the keys of a report's document that differ from the stored ones."""
+    stored = read_shown(name)["fitted"]["document"]
+    document = json.loads(json.dumps(form_of(now)["document"]))
+    found = []
+    for key in dict.fromkeys([*stored, *document]):
+        if key != "trine_version" and stored.get(key) != document.get(key):
+            found.append(f"{name}: {key} differs from the stored report")
+    return found
+
+
+def operator_differences() -> list[str]:
+    """Return the rows of one GPU that the stored report of operators lacks."""
+    kept = read_shown("operators")["fitted"]["document"]["errors"]
+    rows = json.loads(json.dumps([errors.row() for errors in validate_operators([OPERATOR_GPU]).errors]))
+    return [f"{row['what']} {row['operator']} {row['gpu']} from {row['source']}" for row in rows if row not in kept]
 
 
 def step_differences(steps: Iterable[ComparedStep], ask: Ask, rows: int) -> list[str]:
@@ -177,10 +253,19 @@ def serving_differences(rows: int) -> list[str]:
 def renew(name: str, rows: int) -> list[str]:
     """Renew version and hash of a report if a sample of its rows is unchanged; return the rows that differ."""
     different = differences(name, rows)
-    if not different:
+    if not different and name not in LOADED:
+        renew_shown(name)
+    elif not different:
         origin, content = read_stored(name)
         store(name, content, origin.cpu_s)
     return different
+
+
+def is_current(name: str) -> bool:
+    """Return whether a report exists and has the hash of the installed data and code, as its predictions have."""
+    if not (stored_reports.FOLDER / f"{name}.json.gz").is_file():
+        return False
+    return stored_report(name).stored.is_current and (name not in LOADED or read_stored(name)[0].is_current)
 
 
 def main() -> None:
@@ -193,8 +278,7 @@ def main() -> None:
     given = parser.parse_args()
     is_wrong = False
     for name in given.reports or REPORTS:
-        path = FOLDER / f"{name}.json.gz"
-        if path.is_file() and read_stored(name)[0].is_current:
+        if is_current(name):
             print(f"{name}: stored and current")
             continue
         if given.renew is not None:
@@ -202,7 +286,7 @@ def main() -> None:
         else:
             with RowsLine(f"{name}: rows predicted") as progress:
                 different = REPORTS[name](progress.rows, given.jobs, given.source)
-        print(f"{name}: {'; '.join(different) or read_stored(name)[0].line}", flush=True)
+        print(f"{name}: {'; '.join(different) or stored_report(name).stored.line}", flush=True)
         is_wrong |= bool(different)
     sys.exit(int(is_wrong))
 

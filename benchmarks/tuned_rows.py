@@ -23,11 +23,11 @@ from trine.compute.origin import known_gpu
 from trine.results.headline import BANDS
 from trine.results.memory import DOES_NOT_FIT
 from trine.results.text import aligned
-from trine.validation.bands import coverage
-from trine.validation.memory import ALLOCATED, GIB, MemoryRow, ModelledMemory
-from trine.validation.replay_rows import user_answers
-from trine.validation.training import TUNED, TrainingValidation, load_stored_training, validate_training
-from trine.validation.training_rows import TrainingRow, load_rows
+from validation.bands import coverage
+from validation.memory import ALLOCATED, GIB, MemoryRow, ModelledMemory
+from validation.replay_rows import user_answers
+from validation.training import TUNED, TrainingValidation, load_stored_training, validate_training
+from validation.training_rows import TrainingRow, load_rows
 
 LARGE = 0.20
 #: Runs with a public log of their peak (NVIDIA/dgxc-benchmarking v25.04.02): name, row with the layout, changes, GiB.

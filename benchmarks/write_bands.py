@@ -16,16 +16,16 @@ import argparse
 import yaml
 
 from trine.results.headline import BANDS
-from trine.validation.bands import band_document, coverage, share_inside, share_left_out
-from trine.validation.cnn_rows import predict_cnns
-from trine.validation.layouts import load_stored_layouts
-from trine.validation.replay_rows import user_answers
-from trine.validation.training import load_stored_training, validate_training
+from validation.bands import band_document, coverage, share_inside, share_left_out
+from validation.cnn_rows import predict_cnns
+from validation.layouts import load_stored_layouts
+from validation.replay_rows import user_answers
+from validation.training import load_stored_training, validate_training
 
 HEAD = """\
 # Bands of step times, written by benchmarks/write_bands.py: do not edit.
 #   levels         blind predictions; low, high: quantiles LOW and HIGH of measured / predicted among `rows` rows
-#                  (trine.validation.bands), widened to hold the prediction itself; votes: groups of rows, by scale too;
+#                  (validation.bands), widened to hold the prediction itself; votes: groups of rows, by scale too;
 #                  shared_scales: votes on fabrics that carry other jobs too
 #   fitted_levels  predictions with factors fitted on other models or numbers of GPUs of the same source
 #   scales         factors of both ends if a level of one node stands in for a scale, from layouts on several nodes

@@ -8,7 +8,7 @@ published times.
 from pathlib import Path
 
 from trine.collectives.sizes import format_size
-from trine.validation.gpu.measured import chosen, compare, median_error
+from validation.gpu.measured import chosen, compare, median_error
 
 SIZES = tuple(1 << power for power in range(10, 21, 2))
 CURVES = {

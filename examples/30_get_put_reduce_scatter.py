@@ -5,7 +5,7 @@
 
 from pathlib import Path
 
-from trine.validation.cases import run_case
+from trine.gpu.cases import run_case
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ Same as `trine study ll-simple`. Writes 36_ll_simple_crossover.png.
 
 from pathlib import Path
 
-from trine.validation.cases import run_case
+from trine.gpu.cases import run_case
 
 
 def main() -> None:

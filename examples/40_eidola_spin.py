@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from trine.gpu.cases.case import CaseStudy, Curve, Finding, Panel
 from trine.gpu.replay.options import EidolonOptions
 from trine.gpu.replay.sweep import Sweep, SweepGrid, sweep
-from trine.validation.cases.case import CaseStudy, Curve, Finding, Panel
 
 #: As the paper has it: a compute unit each for 43 workgroups, and flags for each of three peers. Tiles are assumed.
 EIDOLA = EidolonOptions(rows=1024, cols=1024, peers=3, tile=(16, 1024), workgroups=43, flags="single")

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from trine.gpu.cases.case import CaseStudy, Curve, Finding, Panel
 from trine.gpu.replay.options import EidolonOptions
 from trine.gpu.replay.run import run_eidolon
 from trine.gpu.replay.sweep import Sweep, SweepGrid, sweep
 from trine.gpu.replay.writes import WriteTable
 from trine.gpu.text import parse_program
-from trine.validation.cases.case import CaseStudy, Curve, Finding, Panel
 
 #: The paper's set-up: 43 workgroups, each on one compute unit, with flags per workgroup and peer. Tiles are assumed.
 EIDOLA = EidolonOptions(rows=1024, cols=1024, peers=3, tile=(16, 1024), workgroups=43, flags="single")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from trine.gpu.cases.case import CaseStudy, Curve, Finding, Panel
 from trine.gpu.replay.options import EidolonOptions
 from trine.gpu.replay.run import run_eidolon
-from trine.validation.cases.case import CaseStudy, Curve, Finding, Panel
 
 #: Column of the table.
 EVENTS = 5

@@ -9,9 +9,9 @@ import argparse
 import time
 from pathlib import Path
 
+from trine.gpu.cases.case import CaseStudy, Curve, Finding, Panel
 from trine.gpu.replay.options import EidolonOptions
 from trine.gpu.replay.run import run_eidolon
-from trine.validation.cases.case import CaseStudy, Curve, Finding, Panel
 
 #: Column of the table.
 EVENTS = 6

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
+from trine.gpu.cases.case import CaseStudy, Curve, Finding, Panel
 from trine.gpu.program import ACQUIRE
 from trine.gpu.replay.distributions import draw_writes, parse_distribution
 from trine.gpu.replay.options import EidolonOptions
 from trine.gpu.replay.result import EidolonResult
 from trine.gpu.replay.run import Prepared, run_eidolon
 from trine.gpu.replay.writes import WriteTable
-from trine.validation.cases.case import CaseStudy, Curve, Finding, Panel
 
 EIDOLA = EidolonOptions(rows=1024, cols=1024, peers=3, tile=(16, 1024), workgroups=43, flags="single", flag_spacing=64)
 PEERS = (1, 2, 3)

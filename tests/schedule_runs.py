@@ -6,7 +6,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from trine.collectives import expand, known_algorithms, known_kinds, make_schedule
+from trine.collectives import known_algorithms, known_kinds, make_schedule
+from trine.collectives.expand import expand
 from trine.collectives.registry import ROOTED
 from trine.collectives.schedule import Schedule
 from trine.common.arrays import Int64

@@ -18,6 +18,7 @@ _HOMES = {
     "trine.gpu.collective": "LoadStoreCosts LoadStoreOptions compare_fidelity loadstore_collective",
     "trine.collectives.nccl": "Collectives collective_time",
     "trine.collectives.options": "CollectiveOptions",
+    "trine.collectives.query": "collective",
     "trine.compute": "Calibration calibrate",
     "trine.engine": "run",
     "trine.errors": "DeadlockError InputError PlanError SimulationError SpecError TraceError TrineError UnitError",
@@ -49,7 +50,6 @@ _HOMES = {
     "trine.results.citations": "cite",
     "trine.search.plan": "plan",
     "trine.training": "simulate",
-    "trine.training.collective": "collective",
     "trine.gpu.detail.detail": "kernel_detail",
     "trine.gpu.detail.choice": "DetailOptions",
     "trine.decentralised.study": "hop",
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from trine.cluster import Cluster, build_topology, load_cluster, load_gpu
     from trine.collectives.nccl import Collectives, collective_time
     from trine.collectives.options import CollectiveOptions
+    from trine.collectives.query import collective
     from trine.compute import Calibration, calibrate
     from trine.decentralised.protocol import HopProtocol
     from trine.decentralised.study import hop
@@ -115,7 +116,6 @@ if TYPE_CHECKING:
     from trine.results.citations import cite
     from trine.search.plan import plan
     from trine.training import simulate
-    from trine.training.collective import collective
     from trine.training.neighbour import simulate_shared
     from trine.training.overlap import overlap_range
     from trine.training.step_fit import calibrate_step

@@ -15,8 +15,9 @@ import pytest
 from schedule_runs import end_ps
 
 from trine.cluster import Cluster, build_topology
-from trine.collectives import expand, known_algorithms, known_kinds, make_schedule
+from trine.collectives import known_algorithms, known_kinds, make_schedule
 from trine.collectives.closed_forms import critical_rounds, has_closed_form, uncontended_ps
+from trine.collectives.expand import expand
 from trine.collectives.registry import ROOTED
 from trine.collectives.schedule import Schedule
 from trine.collectives.schedules.tree import two_trees

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trine.validation.gpu.host_clock import HostCall, host_times_ps
+from validation.gpu.host_clock import HostCall, host_times_ps
 
 
 def test_a_slow_host_sees_itself():

@@ -12,9 +12,9 @@ from trine.graph.memory import BLOCKS_PER_STREAM, stream_of
 from trine.results.allocator import CachingAllocator, peak_of
 from trine.software import load_software
 from trine.training.memory import rank_memory, stage_programs
-from trine.validation.memory import changed
 from trine.workload.synthesis.model import Synthesis, from_text, written
 from trine.workload.synthesis.model_files import load_model
+from validation.memory import changed
 
 MIB = 2**20
 LLAMA = replace(load_model("llama-3-8b"), layers=4, parameters=None)

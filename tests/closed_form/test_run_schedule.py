@@ -9,8 +9,9 @@ import pytest
 import trine
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import Device, Link
-from trine.collectives import expand, make_schedule
+from trine.collectives import make_schedule
 from trine.collectives.closed_forms import uncontended_ps
+from trine.collectives.expand import expand
 from trine.collectives.run import MAX_PAIR_TABLE, run_schedule, schedule_graph
 from trine.collectives.schedule import ExpandedSchedule
 from trine.common.units import transfer_ps

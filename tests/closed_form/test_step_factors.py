@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from trine.validation.replay_rows import Predicted
-from trine.validation.step_factors import AskedStep, ComparedStep, asked_factors, calibrated, fit, left_out
-from trine.validation.training_rows import TrainingRow, load_rows
+from validation.replay_rows import Predicted
+from validation.step_factors import AskedStep, ComparedStep, asked_factors, calibrated, fit, left_out
+from validation.training_rows import TrainingRow, load_rows
 
 #: Standard deviations of a row's log error and of the log factor of compute; Huber's limit, in deviations.
 NOISE, PRIOR, HUBER = 0.06, 0.4, 1.5

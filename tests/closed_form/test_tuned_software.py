@@ -13,10 +13,10 @@ from trine.graph.program import Collective
 from trine.software import known_software, load_software
 from trine.software.profile import with_choices
 from trine.training.memory import rank_memory, stage_programs
-from trine.validation.memory import GOLDEN, ModelledMemory, load_memory_rows
 from trine.workload.synthesis.model import from_text, written
 from trine.workload.synthesis.model_files import load_model
 from trine.workload.synthesis.spec import Transformer
+from validation.memory import GOLDEN, ModelledMemory, load_memory_rows
 
 GIB = 2**30
 TUNED = ("nemo-24", "nemo-25", "megatron-bridge")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from trine.validation.cases import CASES, protocols, run_case
-from trine.validation.cases.protocols import LINKS, crossover, ll_simple
-from trine.validation.cases.runs import cost
-from trine.validation.cases.scale_out import JUDGED, PAPER
-from trine.validation.cases.scale_up import all_gather, outstanding, reduce_scatter, unrolling
+from trine.gpu.cases import CASES, protocols, run_case
+from trine.gpu.cases.protocols import LINKS, crossover, ll_simple
+from trine.gpu.cases.runs import cost
+from trine.gpu.cases.scale_out import JUDGED, PAPER
+from trine.gpu.cases.scale_up import all_gather, outstanding, reduce_scatter, unrolling
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -12,8 +12,8 @@ import pytest
 from trine.cluster import load_cluster
 from trine.collectives.nccl import Collectives
 from trine.collectives.options import CollectiveOptions
-from trine.validation.collectives import BELOW, FROM, CollectiveValidation, left_out, validate_collectives
-from trine.validation.measured import load_measurements
+from validation.collectives import BELOW, FROM, CollectiveValidation, left_out, validate_collectives
+from validation.measured import load_measurements
 
 
 @pytest.fixture(scope="module")

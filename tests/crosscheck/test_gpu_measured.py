@@ -12,13 +12,9 @@ from gpu_cases import counting_words
 
 from trine.cluster import load_cluster
 from trine.errors import InputError
-from trine.gpu.model.files import load_gpu_model
-from trine.gpu.program import DELAY
-from trine.gpu.proofs import check_program
-from trine.gpu.run import run_gpus
-from trine.validation.gpu import kernels as gpu_kernels
-from trine.validation.gpu import measured as gpu_measured
-from trine.validation.gpu.kernels import (
+from trine.gpu.cases.published import PROGRAMS, round_times_ps
+from trine.gpu.kernels import published as gpu_kernels
+from trine.gpu.kernels.published import (
     COPIES,
     copy_kernel,
     nvls_between_meetings,
@@ -32,20 +28,23 @@ from trine.validation.gpu.kernels import (
     twoshot_packets,
     twoshot_zero_copy,
 )
-from trine.validation.gpu.measured import (
+from trine.gpu.model.files import load_gpu_model
+from trine.gpu.program import DELAY
+from trine.gpu.proofs import check_program
+from trine.gpu.run import run_gpus
+from validation.gpu import measured as gpu_measured
+from validation.gpu.measured import (
     EXPERT_PROGRAMS,
     ONE_AND_TWO_SHOT,
-    PROGRAMS,
     STANDS,
     TARGET,
     chosen,
     compare,
     median_error,
     read_fine_grained,
-    round_times_ps,
     small_all_reduces,
 )
-from trine.validation.gpu.nccl_primitives import PRIMITIVE_PROGRAMS
+from validation.gpu.nccl_primitives import PRIMITIVE_PROGRAMS
 
 #: DeepEP's rows that take seconds to simulate -> allowed errors. With few tokens on 8 GPUs both are about 20 us too
 #: fast (target 25 %).

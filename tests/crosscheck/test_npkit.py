@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from trine.validation.gpu.measured import TARGET, compare, median_error
-from trine.validation.gpu.measured import chosen as chosen_points
-from trine.validation.gpu.nccl_primitives import PRIMITIVES, RECV_REDUCE_COPY_SEND, RECV_REDUCE_SEND
+from validation.gpu.measured import TARGET, compare, median_error
+from validation.gpu.measured import chosen as chosen_points
+from validation.gpu.nccl_primitives import PRIMITIVES, RECV_REDUCE_COPY_SEND, RECV_REDUCE_SEND
 
 LARGEST = 64 << 10
 

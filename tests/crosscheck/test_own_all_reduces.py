@@ -10,7 +10,7 @@ import pytest
 
 from trine.gpu.kernels.options import FETCH_CYCLES
 from trine.gpu.model.files import load_gpu_model
-from trine.validation.gpu.measured import FinePoint, chosen, compare
+from validation.gpu.measured import FinePoint, chosen, compare
 
 #: The executor's jumps to code outside the instruction cache: 4 to the first signal, 2 to the wait, 1 to the sum.
 FETCHES = 7

@@ -15,7 +15,7 @@ from fuzz_samples import samples
 
 Edit = tuple[int, int, int]
 
-#: Commands without cases: they compile, run the user's code, replay all measurements, or print a page.
+#: Commands without cases: they compile, run the user's code, print a stored report, or print a page.
 LEFT_OUT = (
     "warmup", "doctor", "trace capture", "measure", "validate collectives", "validate loadstore", "validate training",
     "validate layouts", "validate memory", "validate operators", "validate serving", "validate scaling",

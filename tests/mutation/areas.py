@@ -237,7 +237,7 @@ AREAS = {
         ("closed_form/test_hop*", "oracle/test_hop*", "property/test_hop*", "unit/cli/test_cli_hop.py"),
     ),
     "validation": Area(
-        ("validation/*.py", "validation/*/*.py"),
+        ("../../validation/*.py", "../../validation/*/*.py"),
         ("unit/validation/*", "closed_form/test_tuned*", "closed_form/test_own_csv.py"),
     ),
 }  # fmt: skip

@@ -134,12 +134,18 @@ def sample(area: Area, count: int, seed: int, only: str = "") -> list[Mutant]:
     return found
 
 
+def module_of(path: Path) -> str:
+    """Return the name of the module in a file of trine, or of the folder validation."""
+    base = SOURCE.parent if path.is_relative_to(SOURCE) else ROOT
+    return ".".join(path.relative_to(base).with_suffix("").parts).removesuffix(".__init__")
+
+
 class Hook(importlib.abc.MetaPathFinder):
     """Import hook that compiles one module from its changed syntax tree."""
 
     def __init__(self, mutant: Mutant) -> None:
-        self.path = SOURCE / mutant.path
-        self.name = "trine." + mutant.path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+        self.path = (SOURCE / mutant.path).resolve()
+        self.name = module_of(self.path)
         self.tree = mutated(self.path.read_text(), mutant.index)[0]
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
@@ -224,8 +230,9 @@ class Session:
         profile.disable()
         self.armed_s = 0.0
         self.seconds[item.nodeid] = time.process_time() - start
+        folders = str(SOURCE), str(ROOT / "validation")
         codes = (entry.code for entry in profile.getstats() if isinstance(entry.code, CodeType))
-        self.called[item.nodeid] = {place_of(c) for c in codes if c.co_filename.startswith(str(SOURCE))}
+        self.called[item.nodeid] = {place_of(c) for c in codes if c.co_filename.startswith(folders)}
 
     def first_failure(self, tests: Sequence[str]) -> str:
         """Run ``tests`` in this process and return the first that fails; empty if all pass."""

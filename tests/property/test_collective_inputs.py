@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from trine.cli.collective import collective
 from trine.cli.main import app
 from trine.cli.parameters import all_parameters
-from trine.gpu.cli.collective import collective
 
 RUNNER = CliRunner()
 H100 = "all_reduce --size 1K,1M,64M --cluster dgx-h100"

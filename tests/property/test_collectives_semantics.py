@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule_runs import CASES, WITH_PARAMETERS, end_ps, schedule_of
 
-from trine.collectives import expand, make_schedule
+from trine.collectives import make_schedule
 from trine.collectives.algorithm import Algorithm
 from trine.collectives.closed_forms import uncontended_ps
+from trine.collectives.expand import expand
 from trine.collectives.registry import ALGORITHMS
 from trine.collectives.schedule import ExpandedSchedule, Schedule, Sends
 from trine.collectives.sends import LATENCY_BYTES

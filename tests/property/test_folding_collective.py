@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 import trine
 from trine.cluster import Cluster, build_topology, load_cluster
 from trine.cluster.select import slow_down
+from trine.collectives.query import collective
 from trine.collectives.registry import known_algorithms, make_schedule
 from trine.collectives.run import DomainSteps, run_schedule
 from trine.errors import InputError, SimulationError, TrineError
 from trine.folding import collective as folded
 from trine.folding.collective import run_both, run_folded
-from trine.training.collective import collective
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule_runs import CASES, WITH_PARAMETERS, schedule_of
 
-from trine.collectives import expand, make_schedule
+from trine.collectives import make_schedule
 from trine.collectives.algorithm import Algorithm
+from trine.collectives.expand import expand
 from trine.collectives.library_flows import FlowPlan, FlowShape, ListedFlows, RegularFlows, ShiftFlows, StarFlows
 from trine.collectives.local import local_structures, rank_sends
 from trine.collectives.registry import ALGORITHMS, ROOTED

@@ -63,10 +63,9 @@ CASES = {
     for command, rows in yaml.load(CASES_FILE.read_bytes(), yaml.CSafeLoader).items()
 }
 #: ``trace capture`` and ``measure`` need torch; crosscheck/test_meta_capture.py and measure/test_measure_command.py
-#: flip their options. The others take minutes to simulate; tests/unit/validation/test_validate_options.py flips their
-#: options on made-up predictions.
+#: flip their options.
 ELSEWHERE = {
-    "trace capture", "measure", "validate training", "validate layouts", "validate operators", "validate scaling",
+    "trace capture", "measure",
     *("plan", "size", "compare", "support", "sweep", "plot"),  # tests/unit/search, decide and experiments
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trine.collectives import expand
+from trine.collectives.expand import expand
 from trine.collectives.library_flows import FROM_ROOT, FlowPlan, ListedFlows, RegularFlows, ShiftFlows, StarFlows
 from trine.collectives.one_operation import ONE_OPERATION, one_operation
 from trine.collectives.schedule import Schedule

@@ -8,7 +8,7 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trine.cluster.file import exact_bandwidth, exact_time
+from trine.cluster.serialize import exact_bandwidth, exact_time
 from trine.common import units
 from trine.errors import UnitError
 

@@ -21,7 +21,8 @@ from trine.check.determined import undetermined_factors
 from trine.check.nccl_tests import NcclLog
 from trine.check.two_runs import scatter
 from trine.cluster.cluster import Cluster
-from trine.cluster.load import as_cluster, rescaled, scaled
+from trine.cluster.copies import scaled
+from trine.cluster.load import as_cluster, rescaled
 from trine.cluster.parts import HOST_LINK, SCALE_OUT, SCALE_UP, Link
 from trine.collectives.nccl import Collectives
 from trine.collectives.options import CollectiveOptions

@@ -339,12 +339,12 @@ class _Page(click.Command):
         formatter.write(self.page(has_colour(sys.stdout)))
 
 
-def single(function: Callable[..., Any], words: str) -> click.Command:
-    """Build a click command with the name ``words`` from one function."""
+def single(function: Callable[..., Any], words: str, program: str = "trine") -> click.Command:
+    """Build a click command with the name ``words`` from one function. Only trine's commands vary their options."""
     parameters = all_parameters(function)
     names = words_of(function)
     run = runner(function)
-    varied = varied_parameters(words, parameters)
+    varied = varied_parameters(words, parameters) if program == "trine" else ()
     reported = report_parameters(words, parameters)
     live = live_parameters(words)
 
@@ -372,7 +372,7 @@ def single(function: Callable[..., Any], words: str) -> click.Command:
     every = (*parameters, *reported, *live, *varied)
     page = _Page(words.split()[-1], callback=invoke, params=[_parameter(each) for each in every],
                  context_settings=_SETTINGS)  # fmt: skip
-    page.page = partial(command_page, words, function)
+    page.page = partial(command_page, words, function, program=program)
 
     def show_all(ctx: click.Context, param: click.Parameter, is_asked: bool) -> None:
         if is_asked:

@@ -1,95 +1,145 @@
-"""``trine collective`` at the operator level: the question to the library's model or to messages on links."""
+"""``trine collective``: predicted time of one collective on a cluster, at the operator or the load-store level."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from trine.cli.machine import MachineOptions, group_machine, options_of_links
-from trine.cli.parameters import Given
-from trine.cli.progress import watched
+from trine.cli.collective_level import CollectiveLevel
+from trine.cli.collective_question import Question, alias
+from trine.cli.completions import collectives, networks
+from trine.cli.imbalance import imbalance_fields
+from trine.cli.machine import MachineOptions, group_machine
+from trine.cli.options import HOW, JOB, NETWORK_WORDS, OUTPUT, Brief, Details, Json, Option, argument
+from trine.cli.output import drawn, say, show, show_answer, write_json
+from trine.cli.parameters import Fields, Given
 from trine.collectives.options import CollectiveOptions
+from trine.common.plugins import load_target
 from trine.errors import InputError
 
 if TYPE_CHECKING:
-    from trine.cluster import Cluster
-    from trine.collectives.result import CollectiveResult
     from trine.collectives.schedules.direct import Matrix
 
+#: The load-store level.
+LEVEL: CollectiveLevel = load_target("trine.gpu.cli.loadstore:LEVEL")
 
-#: Message by message, trine looks for options without effect on groups of up to this number of GPUs.
-CHEAP_GPUS = 64
+if TYPE_CHECKING:  # the level's options have types that this package does not know
+    Choice: TypeAlias = Any
+    KernelOptions: TypeAlias = Any
+    ExpertOptions: TypeAlias = Any
+else:
+    Choice, KernelOptions, ExpertOptions = LEVEL.choice, LEVEL.options, LEVEL.experts
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Question to the operator level."""
+def collective(
+    op: Annotated[str, argument("all_reduce, all_gather, reduce_scatter, broadcast, ...", "OP", collectives)],
+    machine: MachineOptions,
+    asked: Given[CollectiveOptions],
+    inside: Choice,
+    given: Annotated[Given[KernelOptions], Fields(only=LEVEL.names)],
+    experts: Given[ExpertOptions],
+    size: Annotated[
+        str | None, Option("Set the sizes: 64M, or 1K,1M,1G, or 1K:1G (doubling), 1K:1G:x4.", panel=JOB)
+    ] = None,
+    matrix: Annotated[
+        str | None, Option("Read the bytes from rank (row) to rank (all_to_all_v).", "FILE.csv", JOB)
+    ] = None,
+    network: Annotated[str | None, Option("Simulate every message.", NETWORK_WORDS, HOW, values=networks)] = None,
+    explain: Annotated[bool, Option("Explain each microsecond, and the alternatives.", panel=OUTPUT)] = False,
+    brief: Brief = False,
+    details: Details = False,
+    plot: Annotated[str | None, Option("Draw the table (PNG, SVG); needs trine[plot].", "FILE", OUTPUT)] = None,
+    json: Json = None,
+) -> None:  # fmt: skip
+    """Predict the time of a collective for each size, and the algorithm the library picks.
 
-    op: str
-    sizes: list[int]
-    given: Given[CollectiveOptions]
-    network: str | None
-    matrix: Matrix | None
-    explain: bool
-    fold: str
+    Example: trine collective all_reduce --size 1K:1G --cluster dgx-h100
+    """
+    is_loadstore = inside.is_wanted(given, network is not None)
+    kind = alias(op)
+    sizes, table = _sizes(kind, size, matrix)
+    if experts.values:
+        table = _uneven(kind, sizes, table, experts, machine)
+        if table is None:
+            sizes = sizes
+        else:
+            sizes = [max(sum(row) for row in table)]
+    if kind in LEVEL.kinds and (not is_loadstore or inside.compare_fidelity):
+        raise InputError(f"{kind} needs the load-store level: add --fidelity loadstore")
+    if plot is not None:
+        from trine.collectives.result import check_plot
 
-    def answer(self, described: MachineOptions) -> tuple[CollectiveResult, list[str]]:
-        """Return the answer, and warnings about assumptions on the machine."""
-        from trine.collectives.message_level import is_bare
-
-        options = self.given.make()
-        machine, warnings = group_machine(described)
-        if "launch" in self.given and is_bare(options, machine):
-            raise InputError("--launch: the bare links know no launches: give --protocol simple, ll or ll128")
-        with watched():
-            answer = self._predict(machine, options, self.explain)
-            idle = self._idle_links(described, len(machine.gpus), options)
-        return replace(answer, notes=(*answer.notes, *idle)), warnings
-
-    def _idle_links(self, machine: MachineOptions, num_gpus: int, options: CollectiveOptions) -> Iterator[str]:
-        """Return sentences about link options without effect, or about those that were not tried."""
-        if self.network is None or num_gpus <= CHEAP_GPUS:
-            return idle_links(machine, lambda variant: self._predict(group_machine(variant)[0], options, False))
-        beyond = f"message by message, trine tries that on up to {CHEAP_GPUS} GPUs"
-        return (f"{option} may change no time: {beyond}" for option, _ in options_of_links(machine))
-
-    def _predict(self, cluster: Cluster, options: CollectiveOptions, explain: bool) -> CollectiveResult:
-        from trine.training.collective import collective as ask
-
-        return ask(
-            self.op, self.sizes, cluster, options=options, network=self.network, explain=explain, matrix=self.matrix,
-            fold=self.fold,
+        check_plot(plot, sizes)
+    if is_loadstore:
+        passed_on = {
+            name: asked[name] for name in ("library", "launch", "nvls", "nvls_chunk", "min_channels", "max_channels")
+        }
+        moved_bytes = table if inside.compare_fidelity else None
+        operator_options = {**passed_on, "network": network, "explain": explain, "matrix": moved_bytes}
+        LEVEL.refuse(operator_options, inside.compare_fidelity)
+        rows = None if table is None else [*map(tuple, table)]
+        tokens = _tokens(experts) if kind in LEVEL.kinds else None
+        question: Any = LEVEL.question(
+            op=kind, sizes=sizes, machine=machine, operator=asked.make(), kernel_options=given, inside=inside,
+            network=network, json=json, plot=plot, brief=brief, details=details,
+            matrix=rows, moe=tokens,
         )  # fmt: skip
+        question.answer()
+        return
+    answer, warnings = Question(kind, sizes, asked, network, table, explain, inside.fold).answer(machine)
+    show_answer(answer, json, brief, details)
+    for warning in () if brief else warnings:
+        say(f"note: {warning}")
+    if explain:
+        show(answer.explain(), json)
+    write_json(answer, json, "collective")
+    drawn(plot, answer)
 
 
-def idle_links(machine: MachineOptions, ask: Callable[[MachineOptions], CollectiveResult]) -> Iterator[str]:
-    """Yield a sentence for each link or route option without effect, both beside the others and alone."""
-    default = replace(machine, routing=None, slow_link=(), link_down=())
+def _sizes(op: str, size: str | None, matrix: str | None) -> tuple[list[int], Matrix | None]:
+    """Return the sizes, and the byte matrix of an all_to_all_v; its size is the largest total that a rank sends."""
+    from trine.collectives.sizes import parse_sizes, read_matrix
 
-    def is_same(base: MachineOptions, variant: MachineOptions) -> bool:
-        first, second = ask(base), ask(variant)
-        notes = []
-        for answer in (first, second):
-            notes.append([row.notes for row in answer.rows])
-        return first.load == second.load and first.times_ps == second.times_ps and notes[0] == notes[1]
+    if op in LEVEL.kinds:
+        for option, value in (("--size", size), ("--matrix", matrix)):
+            if value is not None:
+                raise InputError(f"{option}: what {op} moves follows from its tokens and experts")
+        return [], None
 
-    for option, without in options_of_links(machine):
-        if is_same(machine, without) and is_same(_only_option(machine, without, default), default):
-            yield f"{option} changes no time: it is not the group's bottleneck, or carries no traffic"
-
-
-def _only_option(machine: MachineOptions, without: MachineOptions, default: MachineOptions) -> MachineOptions:
-    """Return the machine with only the option that ``without`` lacks."""
-    routing = machine.routing if without.routing is None else None
-    slow_links = tuple(text for text in machine.slow_link if text not in without.slow_link)
-    dead_links = tuple(text for text in machine.link_down if text not in without.link_down)
-    return replace(default, routing=routing, slow_link=slow_links, link_down=dead_links)
+    if matrix is not None:
+        if size is not None:
+            raise InputError("--size and --matrix both set the bytes sent: give one")
+        table = read_matrix(matrix)
+        return [max(sum(row) for row in table)], table
+    if size is None and op != "barrier":
+        raise InputError("--size is needed, such as --size 64M or --size 1K:1G")
+    return parse_sizes(size or "0"), None
 
 
-def alias(op: str) -> str:
-    """Return trine's name of a collective for nccl-tests' names: ``alltoall``, ``all_reduce_perf``, ``allreduce``."""
-    name = op.lower().replace("-", "_").removesuffix("_perf")
-    names = {"alltoall": "all_to_all", "allreduce": "all_reduce", "allgather": "all_gather", "sendrecv": "send_recv",
-             "reducescatter": "reduce_scatter", "alltoallv": "all_to_all_v"}  # fmt: skip
-    return names.get(name, name)
+def _tokens(options: Given[ExpertOptions]) -> ExpertOptions:
+    """Return the options of a dispatch or combine; the imbalance of experts may be a file."""
+    if "expert_imbalance" not in options:
+        return options.make()
+    return options.make(**imbalance_fields(options["expert_imbalance"]))
+
+
+def _uneven(
+    op: str, sizes: list[int], table: Matrix | None, options: Given[ExpertOptions], machine: MachineOptions
+) -> Matrix | None:
+    """Return the byte matrix of an all_to_all_v with uneven shares per destination, as experts get tokens."""
+    from trine.collectives.sizes import shared_matrix
+
+    if op in LEVEL.kinds:
+        return table
+    for name in options.values:
+        if name != "expert_imbalance" or op != "all_to_all_v":
+            accepted_by = " and ".join(LEVEL.kinds) + (", or all_to_all_v" if name == "expert_imbalance" else "")
+            raise InputError(f"--{name.replace('_', '-')} is about {accepted_by}, not about {op}")
+    if table is not None:
+        raise InputError("--matrix and --expert-imbalance both set the bytes of each pair: give one")
+    if len(sizes) != 1:
+        raise InputError("--expert-imbalance of all_to_all_v needs one size")
+    fields, ranks = imbalance_fields(options["expert_imbalance"]), len(group_machine(machine)[0].gpus)
+    shares = fields.get("expert_shares") or LEVEL.weights(fields["expert_imbalance"], ranks)
+    if len(shares) != ranks:
+        raise InputError(f"--expert-imbalance has {len(shares)} shares, and there are {ranks} ranks")
+    return shared_matrix(sizes[0], shares)

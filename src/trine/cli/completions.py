@@ -25,7 +25,7 @@ served_precisions = _names("trine.inference.precision:served_precisions")
 compute_models = _names("trine.compute.models:COMPUTE_MODELS.names")
 networks = _names("trine.engine.models:NETWORK_MODELS.names")
 formats = _names("trine.formats.clusters:READERS.names")
-studies = _names("trine.validation.cases:CASES.keys")
+studies = _names("trine.gpu.cases:CASES.keys")
 fused_kernels = _names("trine.gpu.kernels.fused.build:known_fused")
 
 

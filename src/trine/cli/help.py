@@ -55,12 +55,14 @@ def group_page(group: str = "", colour: bool = False) -> str:
     return _page(f"{path} [OPTIONS] COMMAND [ARGS]...", about, "", rows, colour)
 
 
-def command_page(words: str, function: Callable[..., Any], colour: bool = False, is_all: bool = False) -> str:
+def command_page(
+    words: str, function: Callable[..., Any], colour: bool = False, is_all: bool = False, program: str = "trine"
+) -> str:
     """Return the page of one command, with its most common options or all of them."""
     from trine.cli.parameters import all_parameters, live_parameters, report_parameters, varied_parameters
 
     parameters = all_parameters(function)
-    varied = varied_parameters(words, parameters)
+    varied = varied_parameters(words, parameters) if program == "trine" else ()
     reported = (*report_parameters(words, parameters), *live_parameters(words))
     about, _, example = (function.__doc__ or "").strip().partition("Example: ")
     usage = " ".join(_usage(item) for item in parameters if item.option.is_argument)
@@ -73,7 +75,7 @@ def command_page(words: str, function: Callable[..., Any], colour: bool = False,
     rows.append(HelpRow("Output", " ".join(_HELP[0]), "", _HELP[1]))
     if not is_all and (hidden := len(parameters) - len(listed) + len(varied[1:])):
         rows.append(HelpRow("Output", "--help-all", "", f"Show {hidden} more options."))
-    return _page(f"trine {words} [OPTIONS] {usage}".rstrip(), about.strip(), example.strip(), rows, colour)
+    return _page(f"{program} {words} [OPTIONS] {usage}".rstrip(), about.strip(), example.strip(), rows, colour)
 
 
 def _usage(argument: CommandParameter) -> str:

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from trine.cli.imbalance import imbalance_fields
 from trine.cli.parameters import Given
 from trine.common.arguments import option
-from trine.common.inputs import exists, read_text
 from trine.errors import InputError, PlanError, nearest
 from trine.parallel.plan import TIME, Plan
 
 PARALLEL = ("dp", "ddp", "fsdp", "tp", "pp")
-#: Maximum size of a file of expert shares, which has one line per expert.
-MAX_SHARES_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,24 +128,6 @@ def _replica_batch(layout: LayoutOptions, options: Given[Plan], replicas: int) -
     if layout.global_batch < 1 or layout.global_batch % replicas:
         raise PlanError(f"--global-batch {layout.global_batch} does not divide into {replicas} equal replicas")
     return layout.global_batch // replicas
-
-
-def imbalance_fields(text: str) -> dict[str, Any]:
-    """Return plan fields for a keyword, or for a file with one expert's share (or token count) per line."""
-    if text.lower() == "balanced" or text.lower().startswith("zipf:"):
-        return {"expert_imbalance": text.lower()}
-    if not exists(text):
-        return {"expert_imbalance": text}  # the plan refuses it and lists the valid keywords
-    shares = []
-    for number, line in enumerate(read_text(text, MAX_SHARES_BYTES, InputError).splitlines(), start=1):
-        if line.strip() and not line.startswith("#"):
-            try:
-                shares.append(float(line))
-            except ValueError:
-                raise InputError(f"line {number}: a share is a number, got {line[:40]!r}", file=text) from None
-    if not shares:
-        raise InputError("holds no shares: one number a line", file=text)
-    return {"expert_imbalance": "balanced", "expert_shares": tuple(shares)}
 
 
 def refuse_without_machine(machine: object, **options: object) -> None:

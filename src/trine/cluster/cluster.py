@@ -78,10 +78,12 @@ class Cluster(ClusterData):
     @cached_property
     def _batch(self) -> BatchRoutes | None:
         """Batch router for machines of identical nodes; None if the layout or routing does not suit it."""
+        layout = self.device_table.layout
+        if layout is None or layout is not self.link_table.layout:
+            return None
         from trine.cluster.routing.batch_routing import BatchRoutes
 
-        layout = self.device_table.layout
-        if layout is None or layout is not self.link_table.layout or not BatchRoutes.suits(layout, self.routing):
+        if not BatchRoutes.suits(layout, self.routing):
             return None
         return BatchRoutes(self.device_table, self.link_table, layout, self.routing)
 
@@ -194,7 +196,7 @@ class Cluster(ClusterData):
 
         Raises SpecError: as :meth:`route`, for the first pair without a route.
         """
-        from trine.cluster.routing.batch_routing import many_routes
+        from trine.cluster.routing.many_routes import many_routes
 
         return many_routes(
             len(self.devices), self.route, self._batch, np.asarray(sources, np.int64), np.asarray(targets, np.int64)

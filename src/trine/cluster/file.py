@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.given_bandwidth import given_bandwidth
-from trine.cluster.join import join_nodes, with_joint_nics
 from trine.cluster.parts import (
     GPU,
     HOST,
@@ -35,16 +34,11 @@ from trine.cluster.presets import (
     preset_path,
 )
 from trine.cluster.routing.router import usual_routing
-from trine.cluster.select import first_gpus
-from trine.cluster.serialize import exact_bandwidth, exact_time, to_dict
 from trine.cluster.tables import LinkTable
-from trine.cluster.topologies import add_host, build_topology, implied_gpus
 from trine.errors import InputError, SpecError, nearest
 
 if TYPE_CHECKING:
     from trine.cluster.schema import CircuitsSpec, ClusterFile, FabricSpec, LinkFields, LinkSpec, NodeSpec, TopologySpec
-
-__all__ = ["exact_bandwidth", "exact_time", "read_cluster", "to_dict"]
 
 #: Maximum number of links in one file; more are treated as a mistake.
 MAX_LINKS = 1 << 22
@@ -61,6 +55,8 @@ def check_readable(cluster: Cluster, file: object) -> None:
 
     Raises SpecError: a name, medium or number that a cluster file does not allow; names it.
     """
+    from trine.cluster.serialize import to_dict
+
     _without_base(str(file), to_dict(cluster), is_node=False)
 
 
@@ -310,6 +306,8 @@ def _circuits(spec: CircuitsSpec, file: str) -> Circuits:
 
 
 def _from_nodes(spec: ClusterFile, file: str) -> Cluster:
+    from trine.cluster.join import join_nodes, with_joint_nics
+
     for name in ("devices", "links", "topology", "host", "grid"):
         if getattr(spec, name) is not None:
             raise SpecError("goes not with 'node' or 'nodes'", file=file, field=name)
@@ -335,10 +333,16 @@ def _node(entry: NodeSpec, file: str, field: str) -> Cluster:
         raise SpecError(hint, file=file, field=f"{field}.preset")
     path = preset_path(entry.preset) if entry.preset is not None else Path(file).parent / str(entry.file)
     node = _read(path, is_node=True)
-    return node if entry.gpus is None else first_gpus(node, entry.gpus)
+    if entry.gpus is None:
+        return node
+    from trine.cluster.select import first_gpus
+
+    return first_gpus(node, entry.gpus)
 
 
 def _from_topology(spec: ClusterFile, topology: TopologySpec, file: str) -> Cluster:
+    from trine.cluster.topologies import add_host, build_topology
+
     for name, entries in (("devices", spec.devices), ("links", spec.links)):
         if entries is not None:
             raise SpecError("goes not with 'topology', which makes its own", file=file, field=name)
@@ -366,6 +370,8 @@ def _topology_text(topology: TopologySpec, file: str) -> tuple[str, int]:
         gpus = topology.rows * topology.cols if topology.gpus is None else topology.gpus
         return f"{topology.kind}:{topology.rows}x{topology.cols}", gpus
     if topology.gpus is None:
+        from trine.cluster.topologies import implied_gpus
+
         implied = implied_gpus(topology.kind)
         if implied is None:
             raise SpecError("is missing", file=file, field="topology.gpus")

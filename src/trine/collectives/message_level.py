@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, Unpack
 import numpy as np
 
 from trine.cluster.cluster import Cluster
+from trine.collectives.bare import is_bare
 from trine.collectives.expand import expand
 from trine.collectives.nccl import Collectives
 from trine.collectives.nccl.costs import CostContext, ll128_allowed
@@ -329,15 +330,6 @@ class MessageLevelRuns:
             return bus_factor(op, len(self.ranks))
         outgoing = (sum(row) - row[rank] for rank, row in enumerate(self.matrix))
         return int(max(outgoing)) / sent
-
-
-def is_bare(options: CollectiveOptions, cluster: Cluster) -> bool:
-    """Return whether only links cost time: for protocol ``none``, links of unknown kind, or circuits."""
-    if options.protocol != AUTO:
-        if cluster.circuits is not None and options.protocol != "none" and options.protocol in PROTOCOLS:
-            raise InputError("the costs of a library's protocols are known on links only", field="protocol")
-        return options.protocol == "none"
-    return cluster.circuits is not None or not cluster.link_table.has_media
 
 
 def _num_messages(schedule: Schedule) -> int:

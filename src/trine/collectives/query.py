@@ -1,4 +1,4 @@
-"""Times of one collective for a table of sizes, behind :func:`collective` and ``trine collective``."""
+"""Times of one collective for a table of sizes: what :func:`trine.collective` and ``trine collective`` ask."""
 
 from __future__ import annotations
 
@@ -15,23 +15,32 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.load import as_cluster
 from trine.cluster.parts import SCALE_UP
 from trine.cluster.uplinks import busiest, traffic_warnings
+from trine.collectives.bare import is_bare
 from trine.collectives.degraded import clusters_before, not_faster
-from trine.collectives.message_level import MessageLevelRuns, ScheduleRunner, is_bare
-from trine.collectives.nccl import Collectives
 from trine.collectives.nccl.costs import IN_NETWORK, LIBRARY_ALGORITHMS, runnable
+from trine.collectives.nccl.predict import Collectives
 from trine.collectives.nccl.topology import domains_of
 from trine.collectives.options import AUTO, CollectiveOptions, CollectiveTime
 from trine.collectives.registry import known_algorithms
 from trine.collectives.result import CollectiveResult
-from trine.collectives.run import run_schedule
 from trine.collectives.sizes import Sizes, as_sizes, format_size
 from trine.common.arguments import named_arguments
 from trine.common.kept import keep
-from trine.engine.circuit_model import usual_network
-from trine.errors import InputError
+from trine.common.observer import OnCompile, Progress, observing
+from trine.common.plugins import load_target
+from trine.errors import InputError, nearest
 
 if TYPE_CHECKING:
+    from trine.collectives.message_level import MessageLevelRuns
     from trine.collectives.schedules.direct import Matrix
+
+
+#: Folding -> what simulates messages, a hook where it is folded.
+_RUNNERS = {
+    "on": "trine.folding.collective:run_folded",
+    "off": "trine.collectives.run:run_schedule",
+    "verify": "trine.folding.collective:run_both",
+}
 
 
 @named_arguments
@@ -45,12 +54,44 @@ def collective(
     network: str | None = None,
     explain: bool = False,
     matrix: Matrix | None = None,
-    runner: ScheduleRunner = run_schedule,
+    fold: str = "on",
+    progress: Progress | None = None,
+    on_compile: OnCompile | None = None,
 ) -> CollectiveResult:
-    """Answer like :func:`trine.training.collective.collective`, without ``fold``, which is unknown to this package.
+    """Predict a collective for several sizes.
 
-    runner: simulates every message. Raises the same InputError.
+    Parameters
+    ----------
+    op, sizes: bytes as nccl-tests counts them, or texts as of ``--size``.
+    cluster: or its name. group: positions in ``cluster.gpus``; None: all.
+    options: how it is run. An algorithm that the library has not (``halving-doubling``, a plan file, ...) and the
+        protocol ``none`` are simulated step by step.
+    network: ``fair``, ``equal``, ``fifo`` or ``circuit`` simulates every message on the links, whatever the algorithm.
+    explain: also work out the alternatives.
+    matrix: of all_to_all_v, bytes from each rank (row) to each rank; the size is the largest sum of a row.
+    fold: ``on`` simulates many messages of ranks that behave alike once, ``off`` each by itself, ``verify`` both, and
+        compares. The answer is the same.
+    progress, on_compile: as of :func:`trine.engine.run`.
+
+    Raises
+    ------
+    InputError: what does not exist, does not fit or makes no difference.
+    SimulationError: ``verify`` finds a difference.
     """
+    if fold not in _RUNNERS:
+        raise InputError(f"unknown folding {fold!r:.80}{nearest(str(fold)[:80], _RUNNERS)}", field="fold")
+    with observing(progress=progress, on_compile=on_compile):
+        answer = _answer(op, sizes, cluster, group, options, network, explain, matrix, _RUNNERS[fold])
+    if fold != "on" and answer.network is None:
+        raise InputError("is about runs of every message: give a network", field="fold")
+    return answer
+
+
+def _answer(
+    op: str, sizes: Sizes, cluster: Cluster | str | os.PathLike[str], group: Sequence[int] | None,
+    options: CollectiveOptions | None, network: str | None, explain: bool, matrix: Matrix | None, runner: str,
+) -> CollectiveResult:  # fmt: skip
+    """Answer :func:`collective`; runner: the hook that simulates messages, loaded if any is simulated."""
     options = options or CollectiveOptions()
     sizes = as_sizes(sizes)
     cluster = as_cluster(cluster)
@@ -69,10 +110,13 @@ def collective(
     is_flow_level = network is None and not needs_steps(op, options, cluster)
     model = kept_collectives(cluster, ranks, options) if is_flow_level else None
     if model is None or _is_trine_only(op, model):
-        runs = MessageLevelRuns(cluster, ranks, options, network or usual_network(cluster), matrix, runner)
+        from trine.collectives.message_level import MessageLevelRuns
+        from trine.engine.circuit_model import usual_network
+
+        runs = MessageLevelRuns(cluster, ranks, options, network or usual_network(cluster), matrix, load_target(runner))
         answer = _message_level(op, sizes, runs, explain)
         better = (
-            collective(op, sizes, machine, group, options=options, network=network, matrix=matrix, runner=runner)
+            _answer(op, sizes, machine, group, options, network, False, matrix, runner)
             for machine in clusters_before(cluster)
         )
         return reduce(_not_faster, better, answer)

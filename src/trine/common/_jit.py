@@ -3,7 +3,7 @@
 Kernels are compiled once per installation and kept in
 ``<cache>/trine/<hash of the kernel sources, of numba and of its settings>``, where ``<cache>`` is ``NUMBA_CACHE_DIR``,
 ``XDG_CACHE_HOME`` or ``~/.cache``. Numba only detects changes to the kernel's file; the hash covers every callee.
-``_jit_cache.py`` replaces numba's cache files, which are loaded unchecked, by trine's (``_jit_files.py``).
+``_jit_cache.py`` guards numba's cache files, which numba loads unchecked.
 """
 
 from __future__ import annotations
@@ -158,10 +158,7 @@ def is_cold(function: Callable[..., Any]) -> bool:
         return False
     if function.signatures:  # type: ignore[attr-defined]
         return False
-    from trine.common._jit_cache import file_stem
-
-    directory = cache_directory()
-    return directory is None or next(directory.glob(f"{file_stem(function.py_func)}-*.nbc"), None) is None
+    return cache_directory() is None or bool(function._cache.is_empty())  # type: ignore[attr-defined]
 
 
 @cache

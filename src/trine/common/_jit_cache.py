@@ -1,84 +1,107 @@
-"""Numba's cache of one kernel, stored in the files of :mod:`trine.common._jit_files`.
+"""Numba's cache of one kernel, behind a guard: files that are damaged or foreign are ignored with a note.
 
-Numba's own format keeps a pickled index of its files, and unpickles them without checking their content.
+Numba keeps an index and numbered files of machine code, all pickled, and loads them unchecked.
 """
 
 from __future__ import annotations
 
-import hashlib
-import pickle
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from numba.core.caching import _Cache
-from numba.core.compiler import CompileResult
-from numba.core.serialize import dumps
+from numba.core import sigutils
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
 from trine.common import _jit_files
 
+#: Numba writes with the process's umask, which may let a group write.
+_UMASK = 0o022
 
-class KernelCache(_Cache):  # type: ignore[misc]
-    """A cache in ``folder`` with one file for each signature of ``function`` and each type of processor."""
+
+class _Place:
+    """Where numba keeps a kernel's files; the folder's name covers all sources, so that no time stamp is needed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = str(folder)
+
+    def ensure_cache_path(self) -> None:
+        """Do nothing: :func:`trine.common._jit.cache_directory` makes the folder, which may be read-only."""
+
+    def get_cache_path(self) -> str:
+        return self._folder
+
+    def get_source_stamp(self) -> str:
+        return ""
+
+
+class KernelCache(FunctionCache):  # type: ignore[misc]
+    """A kernel's cache in ``folder``."""
 
     def __init__(self, function: Callable[..., Any], folder: Path) -> None:
-        self._function, self._folder = function, folder
-        self._damaged: set[str] = set()
+        class Files(CompileResultCacheImpl):  # type: ignore[misc]
+            """Names of this kernel's files, in place of those that numba derives from its settings."""
 
-    @property
-    def cache_path(self) -> str:
-        """The folder of the files."""
-        return str(self._folder)
+            locator = _Place(folder)
+            filename_base = file_stem(function)
+            _lineno = function.__code__.co_firstlineno
+
+            def __init__(self, py_func: Callable[..., Any]) -> None: ...
+
+        self._impl_class = Files
+        self._folder, self._stem = folder, Files.filename_base
+        self._is_used = True
+        super().__init__(function)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the code compiled for ``sig``, or None."""
-        target_context.refresh()
-        name = self._name(sig, target_context.codegen())
-        content = _jit_files.read(self._folder, name)
-        if content is None:
+        self._remove_foreign()
+        if not self._is_used:
             return None
         try:
-            return CompileResult._rebuild(target_context, *pickle.loads(content))
-        except Exception as error:  # the same numba wrote the file, and still cannot load it
-            self._damaged.add(name)
-            _jit_files.say_damaged(self._folder, name, f"cannot be loaded ({type(error).__name__})")
-            return None
+            found = super().load_overload(sig, target_context)
+        except Exception as error:  # a truncated pickle raises anything
+            _jit_files.say_damaged(self._folder / self._stem, f"cannot be loaded ({type(error).__name__})")
+        else:
+            if found is None or tuple(found.signature.args) == tuple(sigutils.normalize_signature(sig)[0]):
+                return found
+            # two processes at once can give two signatures one number
+            _jit_files.say_damaged(self._folder / self._stem, "is of other arguments")
+        with suppress(OSError):
+            self.flush()
+        return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store the compiled code."""
-        if data.library.has_dynamic_globals or not all(each.can_cache for each in data.lifted):
+        """Store the compiled code; warn if that fails."""
+        if not self._is_used:
             return
-        name = self._name(sig, data.codegen)
-        _jit_files.write(self._folder, name, dumps(data._reduce()), is_damaged=name in self._damaged)
+        before = os.umask(_UMASK)
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:
+            _jit_files.say_unwritable(self._folder, error)
+        finally:
+            os.umask(before)
 
-    def enable(self) -> None:
-        """Do nothing: the cache is always enabled."""
+    def is_empty(self) -> bool:
+        """Return whether no code of the kernel is kept."""
+        return next(self._folder.glob(f"{self._stem}.*.nbc"), None) is None
 
-    def disable(self) -> None:
-        """Do nothing: part of numba's interface that trine never calls."""
-
-    def flush(self) -> None:
-        """Delete the kernel's files before a recompilation."""
-        for path in self._folder.glob(f"{file_stem(self._function)}-*.nbc"):
-            path.unlink(missing_ok=True)
-
-    def _name(self, sig: Any, codegen: Any) -> str:
-        """Return a file name derived from all inputs of the machine code that the folder name does not cover."""
-        key = (_words(sig), codegen.magic_tuple(), self._function.__code__.co_code)
-        return f"{file_stem(self._function)}-{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}"
+    def _remove_foreign(self) -> None:
+        """Remove the kernel's files that others can have written; if that is impossible, use none."""
+        for path in self._folder.glob(f"{self._stem}.*nb[ci]"):
+            with suppress(FileNotFoundError):
+                reason = _jit_files.unsafe(path.lstat())
+                if reason is None:
+                    continue
+                _jit_files.say_damaged(path, reason)
+                try:
+                    path.unlink()
+                except OSError:
+                    self._is_used = False
 
 
 def file_stem(function: Callable[..., Any]) -> str:
     """Return the prefix of a kernel's file names."""
     return f"{function.__module__}.{function.__qualname__}".replace("<", "").replace(">", "")
-
-
-def _words(kind: Any) -> str:
-    """Return the name of a type; named tuples include their fields, which numba's name omits."""
-    if isinstance(kind, tuple):
-        return f"({', '.join(map(_words, kind))})"
-    named_tuple = getattr(kind, "instance_class", None)
-    if named_tuple is None:
-        return str(kind)
-    fields = ", ".join(f"{name}: {_words(part)}" for name, part in zip(kind.fields, kind.types, strict=True))
-    return f"{named_tuple.__module__}.{named_tuple.__qualname__}({fields})"

@@ -28,8 +28,7 @@ from trine.compute.roofline import (
     least_time_s,
     precision_of,
 )
-from trine.compute.tables.convolutions import table_of
-from trine.compute.tables.times import SizedTimes, operator_time
+from trine.compute.tables.times import SizedTimes
 from trine.errors import InputError, PlanError, nearest
 from trine.graph.workload import SYNTHESISED, Operator, Workload
 
@@ -58,6 +57,8 @@ class Transfer:
         self._workload = workload
         self._tf32_products = has_tf32_products(workload, source)
         self._halves = SizedTimes(source), SizedTimes(target)
+        from trine.compute.tables.convolutions import table_of
+
         tables = table_of(source), table_of(target)
         self._has_tables = None not in tables and tables[0] != tables[1]
         self.basis = "measured tables of operators, else of their rooflines" if self._has_tables else "their rooflines"
@@ -77,6 +78,8 @@ class Transfer:
             if halves[0] is not None and halves[1] is not None:
                 return math.ceil(ps * (halves[1].us / halves[0].us)), TRANSFERRED
         if self._has_tables and ps > 0:
+            from trine.compute.tables.fp32_times import operator_time
+
             before = operator_time(self.source, sizes, amount, precision)
             after = operator_time(self.target, sizes, amount, precision)
             if before is not None and after is not None:

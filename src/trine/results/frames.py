@@ -10,7 +10,7 @@ import numpy as np
 
 from trine.common.outputs import OutputFolder, open_output, write_csv
 from trine.errors import MissingExtraError
-from trine.results.records import RecordTable
+from trine.results.record_table import RecordTable
 
 if TYPE_CHECKING:
     import pandas

@@ -7,12 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.common.shown import titled
 from trine.graph.taskgraph import COMPUTE, JOIN, KIND_NAMES, Records, TaskGraph
 from trine.results.activity import PHASE_NAMES, input_copies, offloads
+from trine.results.record_table import Column, RecordTable
 from trine.results.waits import REASONS
-
-Column = npt.NDArray[np.integer]
 
 #: Columns in order. Text columns hold codes; ``RecordTable.categories`` has their texts (-1: empty).
 COLUMNS = (
@@ -31,21 +29,6 @@ class Ends(NamedTuple):
     rank: npt.NDArray[np.int64]
     peer: npt.NDArray[np.int64]
     is_copy: npt.NDArray[np.bool_]
-
-
-class RecordTable(NamedTuple):
-    """Columns of one length; a text column is coded: ``categories[name][code]``, -1 for empty."""
-
-    columns: dict[str, Column]
-    categories: dict[str, tuple[str, ...]]
-
-    def __repr__(self) -> str:
-        return titled(self, f"{len(self.columns['task']):,} tasks, columns {', '.join(self.columns)}")
-
-    def text(self, name: str) -> list[str]:
-        """Return a text column decoded, with "" for code -1."""
-        words = (*self.categories[name], "")
-        return [words[code] for code in self.columns[name].tolist()]
 
 
 def record_table(

@@ -19,7 +19,6 @@ from trine.common.plugins import load_target
 from trine.common.units import PS_PER_S
 from trine.errors import InputError, MissingExtraError, nearest
 from trine.results import frames, picture
-from trine.results.packets import write_packets
 from trine.results.text import first_screen
 
 if TYPE_CHECKING:
@@ -131,6 +130,8 @@ class Report(ABC):
         timeline = self.timeline()
         if timeline is None:
             raise InputError(f"{type(self).__name__} has no timeline", file=path)
+        from trine.results.packets import write_packets
+
         write_packets(timeline.packets, Path(path))
         return timeline.notes
 

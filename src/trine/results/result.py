@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from trine.common.units import format_time
 from trine.errors import InputError
-from trine.results import details, document, frames, headline, plot, summary, timeline
+from trine.results import frames, headline, summary
 from trine.results.kineto import write_kineto
-from trine.results.only_ranks import only_ranks
 from trine.results.records import record_table
 from trine.results.report import Report, Row, Table, Timeline
 from trine.results.run import TaskRun
@@ -45,6 +44,8 @@ class Result(TaskRun, Report):
                 raise InputError(f"there is no rank {rank!r}, ranks are 0 to {self.num_ranks - 1}", field="rank")
         if not ranks or len(set(ranks)) < len(ranks):
             raise InputError("name at least one rank, and each once", field="ranks")
+        from trine.results.only_ranks import only_ranks
+
         view = only_ranks(self, ranks) if self.scope is None else self.scope.observe(ranks)
         assert isinstance(view, Result)
         view.__dict__["critical_path_times"] = self.critical_path_times  # other ranks' tasks are part of the path
@@ -90,22 +91,32 @@ class Result(TaskRun, Report):
 
     def details(self) -> str:
         """Return everything as text, the largest bottlenecks first."""
+        from trine.results import details
+
         return details.details(self)
 
     def document(self) -> Row:
         """Return the result as plain data (docs/reference/result-json.md)."""
+        from trine.results import document
+
         return document.document(self)
 
     def record(self) -> Row:
         """Return the numbers of the step, the memory needed and the plan as one flat row."""
+        from trine.results import document
+
         return document.record(self)
 
     def tables(self) -> dict[str, Table]:
         """Return ranks, layers, operators, phases, stages, collectives, links, memory, and the records of all tasks."""
+        from trine.results import document
+
         return document.tables(self)
 
     def pictures(self) -> Mapping[str, Callable[..., Any]]:
         """Return ``breakdown`` (of the slowest rank) and ``timeline`` (of ``ranks``, by default the first 16)."""
+        from trine.results import plot
+
         return {
             "breakdown": partial(plot.breakdown, [self], [f"rank {self.slowest_rank}"]),
             "timeline": partial(plot.timeline, self),
@@ -113,6 +124,8 @@ class Result(TaskRun, Report):
 
     def timeline(self) -> Timeline:
         """Return the simulated tasks of all ranks, and their memory; a note names repetitions, which are absent."""
+        from trine.results import timeline
+
         excerpt = self.excerpt
         table = record_table(self.graph, excerpt.records, self.wait_reasons)
         table = table._replace(columns={**table.columns, **self.shown_columns})

@@ -21,7 +21,8 @@ from trine.results import energy as energy_use
 from trine.results import memory as memory_use
 from trine.results.columns import column
 from trine.results.host_memory import HostMemory
-from trine.results.records import Ends, RecordTable, record_table
+from trine.results.record_table import RecordTable
+from trine.results.records import Ends, record_table
 from trine.results.repeats import RepeatedSteps, Repeats, grows, repeated_changes, repeated_memory
 
 

@@ -2,7 +2,7 @@
 
 Published steps on few nodes say little about many: layouts of one model and program on a shared fabric scatter by
 -6 to +4 % on one node and by -10 to +47 % on 32 (Ultra-Scale Playbook). Factors by scale come from these layouts
-(``scales`` of presets/measured/training/bands.yaml, written by :mod:`trine.validation.bands`).
+(``scales`` of presets/measured/training/bands.yaml, written by :mod:`validation.bands`).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from trine.graph.taskgraph import COMPUTE, TRANSFER, TaskGraph
 from trine.results import packets as pb
 from trine.results.memory import MemoryTimeline
 from trine.results.packets import descriptor, fixed64, integer, interned, lanes, message, packet, padded, split, varint
-from trine.results.records import RecordTable
+from trine.results.record_table import RecordTable
 
 _ROOT = 1
 _TEXT_ARGUMENTS = ("layer", "phase", "wait_reason")

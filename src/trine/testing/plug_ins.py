@@ -7,8 +7,8 @@ from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from trine.collectives import expand
 from trine.collectives.algorithm import MakeSchedule
+from trine.collectives.expand import expand
 from trine.collectives.registry import ROOTED
 from trine.collectives.schedule import Schedule, Sends
 from trine.common.evidence import EVIDENCE, MEASURED

@@ -19,7 +19,6 @@ from trine.folding.modes import FoldMode, fold_of
 from trine.graph.workload import Workload
 from trine.parallel.plan import Plan, micro_batches
 from trine.software.profile import NO_SOFTWARE
-from trine.training.estimated import estimated, has_estimate
 from trine.training.facts import (
     crowded_uplinks,
     evidence,
@@ -93,6 +92,8 @@ def _simulate(workload: Workload | str | os.PathLike[str], plan: Plan | None, op
     if refused is not None:
         if not fold_of(options.fold).may_estimate:
             raise refused
+        from trine.training.estimated import estimated
+
         return estimated(setup, refused, lambda variant: simulate(setup.workload, setup.plan, options=variant))
     advice = _advice(setup, result) if options.compare else ()
     return replace(run, advice=advice).result(result.simulator) if advice else result
@@ -121,11 +122,19 @@ def _why_not_compared(options: SimulateOptions) -> str:
     return ""
 
 
+def _has_estimate(setup: Setup) -> bool:
+    from trine.training.estimated import has_estimate
+
+    return has_estimate(setup)
+
+
 def _run_steps(setup: Setup, began: float) -> tuple[_Run, Result]:
     """Run few of the job's steps if they repeat, else all; return the run and its result."""
-    from trine.folding.steps import first_step_counts
+    counts: tuple[int, ...] = ()
+    if setup.plan.steps > 1 and fold_of(setup.options.fold).folds_steps:
+        from trine.folding.steps import first_step_counts
 
-    counts = first_step_counts(setup.plan) if fold_of(setup.options.fold).folds_steps else ()
+        counts = first_step_counts(setup.plan)
     runs_ahead = setup.launch is not None and setup.launch.synchronises == "none"
     why = _why_each_step(setup) or ("the launching thread never waits for the GPU" if runs_ahead else "")
     for simulated in () if why else counts:
@@ -287,7 +296,7 @@ def _run_micro_batches(setup: Setup, simulated: int | None) -> _Run:
     kernels = setup.kernels(costs)
     if kernels:
         job = under_pressure(job, *kernels, of_rank=None if setup.mixed is None else setup.mixed.of_rank)
-    estimate = (lambda: has_estimate(setup)) if fold_of(options.fold).may_estimate else None
+    estimate = partial(_has_estimate, setup) if fold_of(options.fold).may_estimate else None
     runner = JobRunner(
         job=job,
         placement=placement_of(setup.machine, setup.plan.num_ranks, costs, setup.places),

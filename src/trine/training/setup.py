@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.cluster import load_gpu
-from trine.cluster.load import as_cluster, more_gpus
+from trine.cluster.load import as_cluster
 from trine.common.arrays import Int64
 from trine.common.plugins import load_target
 from trine.common.units import format_time
@@ -516,6 +516,8 @@ def load_machine(cluster: Cluster | str | os.PathLike[str] | None, plan: Plan) -
         return None
     cluster = as_cluster(cluster)
     if plan.num_ranks > len(cluster.gpus):
+        from trine.cluster.copies import more_gpus
+
         raise PlanError(
             f"the plan needs {plan.ways} = {plan.num_ranks} GPUs, but cluster {cluster.name!r} has "
             f"{len(cluster.gpus)}: {more_gpus(cluster, plan.num_ranks)}"

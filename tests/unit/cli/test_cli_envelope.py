@@ -11,23 +11,13 @@ from click.testing import CliRunner
 from envelope import opened
 
 from trine.cli.main import app
-from trine.validation.gpu.measured import KernelValidation
-from trine.validation.layouts import LayoutValidation
-from trine.validation.memory import MemoryValidation
-from trine.validation.operators import OperatorValidation
-from trine.validation.scaling import ScalingValidation
-from trine.validation.training import TrainingValidation
+from trine.results.stored import REPORTS
 
 SOURCE = Path(__file__).parents[3] / "src" / "trine"
 #: Modules of commands.
 CLI = [*SOURCE.glob("**/cli/*.py"), *SOURCE.glob("**/cli.py")]
 LOG = Path(__file__).parents[2] / "golden" / "inputs" / "nccl.log"
 ONE = ("--dp", "2", "--topology", "ring", "--bandwidth", "1 GB/s", "--latency", "1 us")
-
-#: Answers of `trine validate`; each command has the name of its answer's form.
-VALIDATIONS = (
-    KernelValidation, LayoutValidation, MemoryValidation, OperatorValidation, ScalingValidation, TrainingValidation,
-)  # fmt: skip
 
 #: Command lines and the name of the answer's form.
 LINES = {
@@ -75,8 +65,8 @@ def test_every_command_that_writes_json_is_named_as_it_is_called():
                     named_by = ast.unparse(call.args[2])
                     if (path.name, named_by) == ("vary.py", "words"):
                         continue  # of the command that --vary asks
-                    assert named_by == "validation.SCHEMA.replace('-', ' ')", f"{path.name}:{call.lineno}"
-                    named |= {kind.SCHEMA.replace("-", " ") for kind in VALIDATIONS}
+                    assert named_by == "f'validate {name}'", f"{path.name}:{call.lineno}"
+                    named |= {f"validate {name}" for name in REPORTS}
     assert len(named) >= 20
     for name in sorted(named):
         done = CliRunner().invoke(app, [*name.split(), "--help"])

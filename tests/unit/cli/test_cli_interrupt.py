@@ -15,14 +15,14 @@ import trine.gpu.run
 from trine.cluster import load_cluster
 from trine.common.units import format_time
 from trine.gpu import reference
+from trine.gpu.cases import runs
 from trine.gpu.collective.options import LoadStoreOptions
 from trine.gpu.collective.two_levels import compare_fidelity
 from trine.gpu.kernels.build import build_kernel
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.run import GpuRunOptions, run_gpus
 from trine.training.ensemble import ensemble
-from trine.validation.cases import runs
-from trine.validation.gpu import measured as gpu_measured
+from validation.gpu import measured as gpu_measured
 
 MACHINE = load_cluster("astra3-generic")
 
@@ -87,13 +87,13 @@ def test_case_studies_tell_what_they_ran_and_stop(monkeypatch):
 def test_validate_loadstore_shows_the_points_that_were_done(monkeypatch):
     from click.testing import CliRunner
 
-    from trine.cli.main import app
+    from validation.__main__ import app
 
     points = gpu_measured.chosen(["tutorial-get"], 1 << 20)
     assert len(points) == 2
     gpu_measured.predicted_ps.cache_clear()
     stop_at(monkeypatch, 2)
-    done = CliRunner().invoke(app, ["validate", "loadstore", "--series", "tutorial-get"])
+    done = CliRunner().invoke(app, ["loadstore", "--series", "tutorial-get"])
     gpu_measured.predicted_ps.cache_clear()
     assert done.exit_code == 130
     assert done.stderr.endswith("interrupted: the answer covers the run up to then\n")

@@ -8,8 +8,8 @@ from envelope import opened
 
 from trine.cli.main import app
 from trine.errors import InputError
-from trine.validation.cases import CASES
-from trine.validation.cases.case import CaseStudy, Curve, Finding, Panel
+from trine.gpu.cases import CASES
+from trine.gpu.cases.case import CaseStudy, Curve, Finding, Panel
 
 
 def run(*arguments):

@@ -111,7 +111,6 @@ def test_two_answers_do_not_go_into_one_file(tmp_path):
         ("train", "no-such-trace", "--gpus", "1"),
         ("kernel", "run", "no-such-file"),
         ("study", "no-such-study"),
-        ("validate", "loadstore", "--series", "no-such-series"),
         ("chakra", "run", "no-such-trace"),
     ],
 )

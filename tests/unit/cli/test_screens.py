@@ -17,6 +17,7 @@ from trine.check.compare import check_log
 from trine.check.nccl_tests import read_log
 from trine.cli.main import app
 from trine.formats.chakra import read_chakra, simulate_chakra
+from trine.gpu.cases import run_case
 from trine.gpu.model import Monitor
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.replay.sweep import SweepGrid
@@ -28,10 +29,9 @@ from trine.gpu.text import parse_program
 from trine.results.report import Report
 from trine.results.screen import Listing, Screen
 from trine.results.text import MAX_LINES, NARROW, WIDE, first_screen, fitted
-from trine.validation.cases import run_case
-from trine.validation.collectives import validate_collectives
-from trine.validation.measured import load_measurements
-from trine.validation.report import summary_text
+from validation.collectives import validate_collectives
+from validation.measured import load_measurements
+from validation.report import summary_text
 
 LOGS = Path(__file__).parents[3] / "examples" / "data"
 SIZES = (1 << 10, 1 << 20, 1 << 30)

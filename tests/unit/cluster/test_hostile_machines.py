@@ -100,7 +100,7 @@ def test_ctrl_c_while_a_command_is_imported_is_one_line(tmp_path):
 def test_workers_end_by_ctrl_c_without_a_word():
     code = (
         "import os, signal\n"
-        "from trine.validation.replay_rows import _end_on_interrupt\n"
+        "from validation.replay_rows import _end_on_interrupt\n"
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})\n"
         "_end_on_interrupt()\n"
@@ -113,7 +113,7 @@ def test_workers_end_by_ctrl_c_without_a_word():
 def test_only_outputs_py_writes_files():
     """A plain write leaves half a file on a full disk; trine.common.outputs keeps the old one."""
     own = {"common/outputs.py"}
-    appends = {"validation/replay_rows.py", "cli/streams.py", "experiments/worker.py"}  # journals, and stdout
+    appends = {"cli/streams.py", "experiments/worker.py"}  # journals, and stdout
     found = []
     for path in sorted(SOURCE.rglob("*.py")):
         name = path.relative_to(SOURCE).as_posix()

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import trine
-from trine.collectives import expand, known_algorithms, known_kinds, make_schedule
+from trine.collectives import known_algorithms, known_kinds, make_schedule
+from trine.collectives.expand import expand
 from trine.collectives.schedule import Schedule, Sends
 from trine.errors import InputError
 from trine.testing.schedule_proof import check_schedule

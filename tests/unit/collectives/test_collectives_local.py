@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from cpu_time import computes_for_less_than
 
-from trine.collectives import expand, local_structures, make_schedule, rank_sends
+from trine.collectives import local_structures, make_schedule, rank_sends
+from trine.collectives.expand import expand
 from trine.collectives.schedule import Schedule, Sends, moved, opposite, symmetry_of
 from trine.collectives.sends import SendList
 from trine.errors import InputError

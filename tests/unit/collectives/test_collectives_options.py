@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from cpu_time import computes_for_less_than
 
-from trine.collectives import expand, make_schedule
+from trine.collectives import make_schedule
+from trine.collectives.expand import expand
 from trine.collectives.registry import ALGORITHMS
 from trine.collectives.schedule import Schedule, Sends
 from trine.collectives.sends import SendList, cut

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
+import shutil
 import stat
 import subprocess
 import sys
-import time
+import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from full_disk import full_disk
@@ -17,7 +19,24 @@ from full_disk import full_disk
 from trine.common import _jit, _jit_files
 
 SOURCE = Path(__file__).resolve().parents[3] / "src"
-NAME, OTHER, CONTENT = "_small.twice-1", "_small.thrice-1", b"machine code" * 1000
+
+
+def twice(x: Any) -> Any:
+    return 2 * x
+
+
+def dispatcher(folder: Path) -> Any:
+    """Return ``twice`` as a kernel of a new process would be, with its cache in ``folder``."""
+    numba = pytest.importorskip("numba")
+    from trine.common._jit_cache import KernelCache
+
+    compiled = numba.njit(nogil=True)(twice)
+    compiled._cache = KernelCache(twice, folder)
+    return compiled
+
+
+def hits(compiled: Any) -> int:
+    return sum(compiled.stats.cache_hits.values())
 
 
 @pytest.fixture(autouse=True)
@@ -25,80 +44,88 @@ def nothing_said(monkeypatch):
     monkeypatch.setattr(_jit_files, "_warnings", [])
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """Return a cache folder with two kernels, written under a umask that lets the group write."""
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory) -> Path:
+    """A folder with the code of two signatures, written under a umask that lets the group write."""
     before = os.umask(0o002)
     try:
-        folder = tmp_path / "cache" / "trine" / "1"
+        folder = tmp_path_factory.mktemp("cache") / "trine" / "1"
         assert _jit_files.usable(folder)
-        for name in (NAME, OTHER):
-            _jit_files.write(folder, name, CONTENT)
-            assert _jit_files.read(folder, name) == CONTENT
+        compiled = dispatcher(folder)
+        assert (compiled(21), compiled(2.5)) == (42, 5.0)
     finally:
         os.umask(before)
     return folder
 
 
-def code_of(folder: Path) -> Path:
-    return folder / f"{NAME}.nbc"
+@pytest.fixture
+def folder(filled, tmp_path) -> Path:
+    shutil.copytree(filled, tmp_path / "copy")
+    return tmp_path / "copy"
 
 
-def digest_of(folder: Path) -> Path:
-    return folder / f"{NAME}.sha256"
+def index_of(folder: Path) -> Path:
+    return next(folder.glob("*.nbi"))
 
 
-def flip(folder):
-    content = bytearray(code_of(folder).read_bytes())
-    content[len(content) // 2] ^= 1
-    code_of(folder).write_bytes(content)
+def code_of(folder: Path, number: int = 1) -> Path:
+    return next(folder.glob(f"*.{number}.nbc"))
 
 
-def swap(folder):
-    """Replace a kernel's file and sum by another kernel's: an intact file under the wrong name."""
-    code_of(folder).write_bytes((folder / f"{OTHER}.nbc").read_bytes())
-    digest_of(folder).write_bytes((folder / f"{OTHER}.sha256").read_bytes())
+def swap(folder: Path) -> None:
+    """Give two signatures each other's code."""
+    first, second = code_of(folder, 1).read_bytes(), code_of(folder, 2).read_bytes()
+    code_of(folder, 1).write_bytes(second)
+    code_of(folder, 2).write_bytes(first)
 
 
-def link(folder):
+def link(folder: Path) -> None:
     code_of(folder).rename(folder / "elsewhere")
-    code_of(folder).symlink_to("elsewhere")
+    code_of(folder, 2).with_name(code_of(folder, 2).name.replace(".2.", ".1.")).symlink_to("elsewhere")
 
 
-WRONG_SUM = "does not match its SHA-256"
-DAMAGES = {
-    "truncated": (lambda folder: code_of(folder).write_bytes(code_of(folder).read_bytes()[:1000]), WRONG_SUM),
-    "empty": (lambda folder: code_of(folder).write_bytes(b""), WRONG_SUM),
-    "flipped": (flip, WRONG_SUM),
-    "foreign": (lambda folder: code_of(folder).write_bytes(pickle.dumps("foreign")), WRONG_SUM),
-    "without a sum": (lambda folder: digest_of(folder).unlink(), "has no SHA-256 beside it"),
-    "sum empty": (lambda folder: digest_of(folder).write_bytes(b""), WRONG_SUM),
-    "of another kernel": (swap, "is of another kernel"),
+NOT_LOADED = "cannot be loaded"
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "truncated": (lambda folder: code_of(folder).write_bytes(code_of(folder).read_bytes()[:1000]), NOT_LOADED),
+    "empty": (lambda folder: code_of(folder).write_bytes(b""), NOT_LOADED),
+    "of another program": (lambda folder: code_of(folder).write_bytes(pickle.dumps("foreign")), NOT_LOADED),
+    "index truncated": (lambda folder: index_of(folder).write_bytes(index_of(folder).read_bytes()[:-20]), NOT_LOADED),
+    "index empty": (lambda folder: index_of(folder).write_bytes(b""), NOT_LOADED),
+    "of other arguments": (swap, "is of other arguments"),
     "open to the group": (lambda folder: code_of(folder).chmod(0o664), "can be written by others"),
-    "sum open to all": (lambda folder: digest_of(folder).chmod(0o646), "can be written by others"),
-    "a link": (link, "cannot be read (Too many levels of symbolic links)"),
+    "index open to all": (lambda folder: index_of(folder).chmod(0o646), "can be written by others"),
+    "a link": (link, "is no regular file"),
 }
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_what_is_wrong_is_not_read_but_said_once_and_replaced(name, folder):
+def test_what_is_wrong_is_not_loaded_but_said_once_and_replaced(name, folder):
     damage, reason = DAMAGES[name]
     damage(folder)
-    with pytest.warns(_jit_files.CacheWarning) as caught:  # noqa: PT031
-        assert _jit_files.read(folder, NAME) is None
-        assert _jit_files.read(folder, NAME) is None
-    assert [str(each.message) for each in caught] == [
-        f"{folder}: {NAME}.nbc {reason}: trine compiles it again and replaces the file if it can; if this "
-        "comes again, delete the folder and run 'trine warmup'"
-    ]
-    assert _jit_files.read(folder, OTHER) == CONTENT
-    _jit_files.write(folder, NAME, b"new")
-    assert _jit_files.read(folder, NAME) == b"new"
+    compiled = dispatcher(folder)
+    with pytest.warns(_jit_files.CacheWarning) as caught:
+        assert compiled(21) == 42
+    assert len(caught) == 1
+    assert reason in str(caught[0].message)
+    assert "compiles the kernel again" in str(caught[0].message)
+    assert hits(compiled) == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = dispatcher(folder)
+        assert (again(21), hits(again)) == (42, 1)
 
 
-def test_files_and_folders_are_open_to_nobody_else_whatever_the_umask(folder):
-    assert {stat.S_IMODE(path.stat().st_mode) for path in (folder, folder.parent)} == {0o755}
-    assert {stat.S_IMODE(path.stat().st_mode) & 0o022 for path in folder.iterdir()} == {0}
+def test_intact_files_are_loaded(folder):
+    compiled = dispatcher(folder)
+    assert (compiled(21), compiled(2.5), hits(compiled)) == (42, 5.0, 2)
+    assert not compiled._cache.is_empty()
+    assert dispatcher(folder.parent)._cache.is_empty()
+
+
+def test_files_and_folders_are_open_to_nobody_else_whatever_the_umask(filled):
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (filled, filled.parent)} == {0o755}
+    assert len(list(filled.iterdir())) == 3
+    assert {stat.S_IMODE(path.stat().st_mode) & 0o022 for path in filled.iterdir()} == {0}
 
 
 def test_a_folder_that_others_can_write_is_not_used(folder):
@@ -107,50 +134,55 @@ def test_a_folder_that_others_can_write_is_not_used(folder):
         f"kernels are compiled anew in each process: {folder} can be written by others: chmod go-w it, or set "
         "NUMBA_CACHE_DIR to another folder"
     )
-    with pytest.warns(_jit_files.CacheWarning) as caught:  # noqa: PT031
+    with pytest.warns(_jit_files.CacheWarning) as caught:
         assert not _jit_files.usable(folder)
-        assert _jit_files.read(folder, NAME) is None
     assert [str(each.message) for each in caught] == [said]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-@pytest.mark.parametrize("is_folder", [False, True])
-def test_files_and_folders_of_other_users_are_not_read(folder, is_folder):
-    os.chown(folder if is_folder else code_of(folder), 12345, 0)
+def test_files_and_folders_of_other_users_are_not_loaded(folder):
+    os.chown(code_of(folder), 12345, 0)
+    compiled = dispatcher(folder)
     with pytest.warns(_jit_files.CacheWarning, match=r"belongs to another user \(12345\)"):
-        assert _jit_files.read(folder, NAME) is None
+        assert (compiled(21), hits(compiled)) == (42, 0)
+    os.chown(folder, 12345, 0)
+    assert not _jit_files.usable(folder)
+
+
+def test_a_foreign_file_that_cannot_be_removed_is_neither_loaded_nor_replaced(folder, monkeypatch):
+    def refuse(path: Path) -> None:
+        raise PermissionError(path)
+
+    index_of(folder).chmod(0o666)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    monkeypatch.setattr(Path, "unlink", refuse)
+    compiled = dispatcher(folder)
+    with pytest.warns(_jit_files.CacheWarning, match="can be written by others"):
+        assert (compiled(21), hits(compiled)) == (42, 0)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def test_a_folder_that_can_only_be_read_is_read(folder, monkeypatch):
     """As in a container with a warmed-up image: no file has to be written, so there is no warning."""
-    (folder / ".lock").unlink()
     folder.chmod(0o555)
     monkeypatch.setattr(os, "mkdir", None)
     monkeypatch.setattr(os, "replace", None)
     assert _jit_files.usable(folder)
-    assert _jit_files.read(folder, NAME) == CONTENT
+    compiled = dispatcher(folder)
+    assert (compiled(21), hits(compiled)) == (42, 1)
 
 
-def test_a_full_disk_is_said_and_leaves_nothing(folder):
-    with full_disk(4096), pytest.warns(_jit_files.CacheWarning) as caught:
-        _jit_files.write(folder, "_small.new-1", CONTENT)
+def test_a_full_disk_is_said_and_leaves_nothing(tmp_path):
+    compiled = dispatcher(tmp_path)
+    with full_disk(1024), pytest.warns(_jit_files.CacheWarning) as caught:
+        assert compiled(21) == 42
     assert [str(each.message) for each in caught] == [
-        f"kernels are compiled anew in each process: cannot write {folder} (File too large): make room, or let it be "
+        f"kernels are compiled anew in each process: cannot write {tmp_path} (File too large): make room, or let it be "
         "written, or set NUMBA_CACHE_DIR to another folder"
     ]
-    assert not list(folder.glob("*.part"))
-    assert not (folder / "_small.new-1.nbc").exists()
-    assert _jit_files.read(folder, "_small.new-1") is None  # no warning: no file is damaged
-
-
-def test_a_process_that_holds_the_lock_for_ever_holds_nobody_up(folder, monkeypatch):
-    fcntl = pytest.importorskip("fcntl")
-    monkeypatch.setattr(_jit_files, "LOCK_S", 0.05)
-    with (folder / ".lock").open("rb+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        began = time.monotonic()
-        assert _jit_files.read(folder, NAME) == CONTENT
-    assert 0.04 < time.monotonic() - began < 5
+    assert not list(tmp_path.glob("*.nbc*"))
+    again = dispatcher(tmp_path)
+    assert (again(21), hits(again)) == (42, 0)  # no warning: no file is damaged
 
 
 def test_without_a_home_nothing_is_kept_and_that_is_said(tmp_path, monkeypatch):
@@ -164,61 +196,7 @@ def test_without_a_home_nothing_is_kept_and_that_is_said(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-WRITER = """
-import os, signal, sys
-from pathlib import Path
-from trine.common import _jit_files
-_jit_files.LOCK_S = 60.0  # a busy machine lets the one that writes wait for seconds
-if sys.argv[2] == "killed":
-    whole = _jit_files.open_whole
-    def open_whole(path, mode, follow):
-        if path.endswith(".nbc"):
-            open(os.path.join(sys.argv[1], ".trine-0.part"), "wb").write(b"half")
-            os.kill(os.getpid(), signal.SIGKILL)
-        return whole(path, mode, follow=follow)
-    _jit_files.open_whole = open_whole
-folder = Path(sys.argv[1])
-for number in range(100):
-    assert _jit_files.usable(folder)
-    for kernel in range(5):
-        found = _jit_files.read(folder, f"k-{kernel}")
-        assert found is None or len(found) == 100_000, "half a file"
-        if found is None or number % 10 == 0:
-            _jit_files.write(folder, f"k-{kernel}", os.urandom(100_000), is_damaged=found is not None)
-"""
-
-
-def writer(folder: Path, *, killed: bool = False):
-    words = [sys.executable, "-W", "error", "-c", WRITER, str(folder), "killed" if killed else ""]
-    env = {**os.environ, "PYTHONPATH": str(SOURCE)}
-    return subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True)
-
-
-def test_two_processes_write_and_read_at_once(tmp_path):
-    """Each process reads the other's files whole or not at all; only whole files remain."""
-    folder = tmp_path / "cache" / "trine" / "1"
-    for process in [writer(folder), writer(folder)]:
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
-    assert sorted(path.name for path in folder.iterdir()) == sorted(
-        [".lock", *(f"k-{kernel}.{ending}" for kernel in range(5) for ending in ("nbc", "sha256"))]
-    )
-
-
-def test_a_process_that_is_killed_while_it_writes_leaves_nothing_that_is_believed(tmp_path):
-    """Killed between a sum and its code, with half a file beside: the next process cleans up without a warning."""
-    folder = tmp_path / "cache" / "trine" / "1"
-    process = writer(folder, killed=True)
-    process.communicate(timeout=120)
-    assert process.returncode == -signal.SIGKILL
-    assert sorted(path.name for path in folder.iterdir()) == [".lock", ".trine-0.part", "k-0.sha256"]
-    assert _jit_files.read(folder, "k-0") is None
-    _jit_files.write(folder, "k-0", b"new")
-    assert _jit_files.read(folder, "k-0") == b"new"
-    assert not list(folder.glob("*.part"))
-
-
-# With the compiler
+# Several processes
 
 KERNELS = """from trine.common._jit import kernel
 
@@ -260,9 +238,9 @@ def ended(process) -> tuple[str, list[str]]:
     """Return the cache hits of the two kernels, and the warnings."""
     out, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
-    answers, hits, *said = out.splitlines()
+    answers, counts, *said = out.splitlines()
     assert answers == "14 21"
-    return hits, [line for line in said if line]
+    return counts, [line for line in said if line]
 
 
 @pytest.mark.slow
@@ -270,11 +248,10 @@ def test_two_runs_fill_an_empty_cache_and_a_third_compiles_around_what_is_damage
     for process in [start(tmp_path), start(tmp_path)]:
         assert ended(process)[1] == []
     folder = next((tmp_path / "cache" / "trine").iterdir())
-    assert sorted(path.suffix for path in folder.iterdir()) == ["", ".nbc", ".nbc", ".sha256", ".sha256"]
-    twice, thrice = (next(folder.glob(f"_small.{name}-*.nbc")) for name in ("twice", "thrice"))
-    twice.write_bytes(twice.read_bytes()[:100])
-    _jit_files.write(folder, thrice.stem, pickle.dumps(("no code",)), is_damaged=True)  # intact, but no compiled code
-    hits, said = ended(start(tmp_path))
-    assert (hits, len(said)) == ("0 0", 1)
-    assert said[0].startswith(f"{folder}: {twice.name} {WRONG_SUM}")
+    assert sorted(path.suffix for path in folder.iterdir()) == [".nbc", ".nbc", ".nbi", ".nbi"]
+    twice_code = next(folder.glob("_small.twice.*.nbc"))
+    twice_code.write_bytes(twice_code.read_bytes()[:100])
+    counts, said = ended(start(tmp_path))
+    assert (counts, len(said)) == ("0 1", 1)
+    assert said[0].startswith(f"{folder / '_small.twice'} cannot be loaded")
     assert ended(start(tmp_path)) == ("1 1", [])

@@ -28,8 +28,8 @@ from trine.compute.tables.convolutions import (
 )
 from trine.compute.tables.fp32 import surface
 from trine.compute.tables.fp32_files import DEEPBENCH, NEUSIGHT, decoded, folds, measured, whole
+from trine.compute.tables.fp32_times import convolution_of
 from trine.compute.tables.kriging import Nearby
-from trine.compute.tables.times import convolution_of
 from trine.compute.tables.traffic import traffic
 from trine.errors import InputError, SpecError
 from trine.workload.readers import load_bundled

@@ -18,18 +18,18 @@ from trine.compute.tables.fp32_files import fold_of
 from trine.compute.tables.gemm import closed_form_us, load_gemm
 from trine.compute.tables.in_step import MEASURED_IN_STEP
 from trine.compute.tables.kriging import kriged, nearest_few
-from trine.compute.tables.left_out import (
+from trine.compute.tables.machine import Machine, sustained_ratio
+from trine.compute.tables.operators import AttentionShape, OperatorTables
+from trine.compute.tables.times import TableTimes
+from trine.graph.workload import Operator, Tensor, Workload
+from trine.workload.synthesis.model import synthesize
+from validation.harness import Errors
+from validation.left_out import (
     GPUS_LEFT_OUT,
     attention_shapes_left_out,
     gemm_gpu_left_out,
     gemm_shapes_left_out,
 )
-from trine.compute.tables.machine import Machine, sustained_ratio
-from trine.compute.tables.operators import AttentionShape, OperatorTables
-from trine.compute.tables.times import TableTimes
-from trine.graph.workload import Operator, Tensor, Workload
-from trine.validation.harness import Errors
-from trine.workload.synthesis.model import synthesize
 
 H100 = load_gpu("h100-sxm")
 #: Issue 14's list.

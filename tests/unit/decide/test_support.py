@@ -8,8 +8,8 @@ from trine import InputError, support
 from trine.cluster.presets import known_clusters, known_gpus
 from trine.decide.support import KINDS
 from trine.software import known_software
-from trine.validation.measured import load_measurements
 from trine.workload.synthesis.model_files import known_models
+from validation.measured import load_measurements
 
 
 def names(kind: str) -> list[str]:

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from trine.cli.main import app
 from trine.cluster import build_topology, load_cluster
 from trine.cluster.cluster import Cluster
+from trine.collectives.query import collective
 from trine.errors import SpecError
 from trine.formats.clusters import read_any
-from trine.training.collective import collective
 
 FORM = "# comment\ntopology: [ {kinds} ]  # Ring, Switch, FullyConnected\nnpus_count: [ {counts} ]\n"
 NUMBERS = "bandwidth: [ {bandwidth} ]  # GB/s\nlatency: [ {latency} ]  # ns\n"

@@ -17,11 +17,11 @@ from cpu_time import computes_for_less_than
 from trine.check.nccl_tests import read_runs
 from trine.cli.main import app
 from trine.cluster import load_cluster
+from trine.collectives.query import collective
 from trine.common.recognise import CHAKRA, CLUSTER, LOG, TRACE, foreign_file
 from trine.errors import InputError, SpecError
 from trine.formats.clusters import read_any
 from trine.formats.gpu_names import gpu_of_text, named_gpus
-from trine.training.collective import collective
 
 P2P = """[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]
 Device: 0, NVIDIA A40, pciBusID: 4, pciDeviceID: 0, pciDomainID:0

@@ -14,8 +14,8 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.presets import library_of_gpu
 from trine.collectives.nccl.rings import is_staged, ring_rates
 from trine.collectives.nccl.topology import comm_topology
+from trine.collectives.query import collective
 from trine.formats.clusters import read_any, write_cluster
-from trine.training.collective import collective
 
 #: Two GPUs on PCIe, without links of their own; the GPU is of the given vendor and class.
 XML = """<system version="2"><cpu numaid="0" arch="x86_64" vendor="AuthenticAMD">

@@ -8,7 +8,7 @@ import pytest
 
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.proofs import check_program
-from trine.validation.gpu.nccl_primitives import (
+from validation.gpu.nccl_primitives import (
     LL,
     LL_CODE,
     MESSAGES,

@@ -17,8 +17,8 @@ from trine.parallel.plan import Plan
 from trine.software import known_software, load_software
 from trine.software.conditions import NAMES, PLAN_NAMES, WORKLOAD_NAMES, evaluate, parse
 from trine.software.profile import usual_software
-from trine.validation.training_rows import load_layouts
 from trine.workload.synthesis.model import Synthesis, written
+from validation.training_rows import load_layouts
 
 
 def facts(name: str = "llama-3-8b", **sizes: Any) -> LayoutFacts:

@@ -21,7 +21,7 @@ from trine.graph.workload import Operator, Workload
 from trine.parallel.cuts import nanotron_starts
 from trine.results import Result
 from trine.software import Software
-from trine.validation.training_rows import load_layouts
+from validation.training_rows import load_layouts
 
 
 @cache

@@ -12,7 +12,7 @@ from trine.compute.origin import known_gpu
 from trine.results import headline
 from trine.results.published_mfu import best_public_mfu, mfu_warning, published_mfus
 from trine.training.headline import band_with_doubt
-from trine.validation.training_rows import TrainingRow, load_layouts, load_rows
+from validation.training_rows import TrainingRow, load_layouts, load_rows
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
 

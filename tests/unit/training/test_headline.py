@@ -15,7 +15,6 @@ import trine
 from trine.cluster import load_cluster
 from trine.cluster.presets import known_gpus
 from trine.compute.spread import GPU_SPREAD, slowest_of
-from trine.compute.tables.left_out import from_another_us, left_out_us
 from trine.parallel.stragglers import Jitter, Stragglers
 from trine.results import headline
 from trine.results.headline import StepBand, nearest_band
@@ -24,9 +23,10 @@ from trine.software.profile import known_software
 from trine.training.ensemble import step_ensemble
 from trine.training.headline import MOVED_BY_SHEETS, MOVED_BY_TABLES
 from trine.training.options import SimulateOptions
-from trine.validation.operators import _INSTEAD, MOVED, SAMPLED, TABLES, _has
 from trine.workload.synthesis.model_files import load_model
 from trine.workload.synthesis.spec import Transformer
+from validation.left_out import from_another_us, left_out_us
+from validation.operators import _INSTEAD, MOVED, SAMPLED, TABLES, _has
 
 TRACE = Path(trine.__file__).parent / "presets" / "traces" / "resnet50-h100-b128"
 

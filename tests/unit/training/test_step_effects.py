@@ -14,10 +14,10 @@ from trine.compute.resize import Split
 from trine.compute.tables import convolutions
 from trine.compute.tables.times import TableTimes
 from trine.graph.workload import Workload
-from trine.validation.replay_rows import predict
-from trine.validation.training_rows import FOLDER, load_rows
 from trine.workload.synthesis.model import synthesize
 from trine.workload.synthesis.spec import Transformer
+from validation.replay_rows import predict
+from validation.training_rows import FOLDER, load_rows
 
 CROWDED = [name for name, kind in load_links().items() if kind.crowding is not None]
 

@@ -13,13 +13,13 @@ import trine
 from trine.results import headline
 from trine.results.headline import CNN_STEPS, MIN_VOTES, MIN_VOTES_OF_SCALE, StepBand, nearest_in
 from trine.results.scales import MIN_AT_SCALE, NAMES, RUN_TO_RUN, stand_in_factors
-from trine.validation.bands import band_document, cnn_level, coverage, scale_widening, share_left_out
-from trine.validation.cnn_rows import CnnStep
-from trine.validation.layouts import LayoutValidation, load_stored_layouts
-from trine.validation.replay_rows import Predicted
-from trine.validation.step_factors import ComparedStep, asked_factors
-from trine.validation.training import TrainingValidation
-from trine.validation.training_rows import TrainingRow, load_layouts, load_rows
+from validation.bands import band_document, cnn_level, coverage, scale_widening, share_left_out
+from validation.cnn_rows import CnnStep
+from validation.layouts import LayoutValidation, load_stored_layouts
+from validation.replay_rows import Predicted
+from validation.step_factors import ComparedStep, asked_factors
+from validation.training import TrainingValidation
+from validation.training_rows import TrainingRow, load_layouts, load_rows
 
 VOTES = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 30))
 

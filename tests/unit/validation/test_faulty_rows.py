@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from trine.validation import measured, memory, training_rows
-from trine.validation import scaling as validate_scaling
-from trine.validation.collectives import validate_collectives
-from trine.validation.gpu import measured as gpu_measured
-from trine.validation.gpu.measured import FILE, compared_or_unread, read_fine_grained
-from trine.validation.harness import UnreadRow
-from trine.validation.layouts import validate_layouts
-from trine.validation.measured import load_measurements
-from trine.validation.memory import GOLDEN, SIMUMAX, read_memory_rows, validate_memory
-from trine.validation.scaling import ROWS, read_pairs
-from trine.validation.training import validate_training
-from trine.validation.training_rows import FOLDER
+from validation import measured, memory, training_rows
+from validation import scaling as validate_scaling
+from validation.collectives import validate_collectives
+from validation.gpu import measured as gpu_measured
+from validation.gpu.measured import FILE, compared_or_unread, read_fine_grained
+from validation.harness import UnreadRow
+from validation.layouts import validate_layouts
+from validation.measured import load_measurements
+from validation.memory import GOLDEN, SIMUMAX, read_memory_rows, validate_memory
+from validation.scaling import ROWS, read_pairs
+from validation.training import validate_training
+from validation.training_rows import FOLDER
 
 #: Changed cells of a copy of a sound row -> a part of the stated reason.
 FAULTY_STEPS: Mapping[str, tuple[Mapping[str, str], str]] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trine.collectives.options import LAUNCHES
-from trine.validation.measured import COUNTED, FOLDER, QUALITIES, SPLITS, Series, load_machines, load_measurements
+from validation.measured import COUNTED, FOLDER, QUALITIES, SPLITS, Series, load_machines, load_measurements
 
 COLLECTED = Path(__file__).parents[4] / "shared" / "data" / "measured"
 

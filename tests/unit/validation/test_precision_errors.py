@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from trine.results.precision_errors import KINDS, precision_errors, precision_lines
-from trine.validation.training import load_stored_training
+from validation.training import load_stored_training
 
 ROWS = Path(__file__).parents[3] / "benchmarks" / "precision_rows.csv"
 

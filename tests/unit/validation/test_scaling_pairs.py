@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 import trine
-from trine.cli.main import app
 from trine.errors import InputError
-from trine.validation.scaling import (
+from validation.__main__ import app
+from validation.scaling import (
     Pair,
     load_pairs,
     measured_workload,
@@ -119,7 +119,7 @@ def test_a_model_without_shapes_is_refused():
 
 def test_the_command_prints_the_pairs_and_writes_them(tmp_path):
     target = tmp_path / "scaling.json"
-    done = CliRunner().invoke(app, ["validate", "scaling", "--json", str(target)])
+    done = CliRunner().invoke(app, ["scaling", "--json", str(target)])
     assert done.exit_code == 0, done.output
     assert "20 published pairs of 1 and 8 GPUs" in done.output
     assert "PyTorch se-resnext101 DGX-1 16GB amp" in done.output

@@ -12,9 +12,9 @@ import pytest
 
 from trine.errors import InputError
 from trine.inference.job import ServingLayout
-from trine.validation.serving_exclusions import excluded_rows, exclusion_counts
-from trine.validation.serving_jobs import QUEUED, job_of
-from trine.validation.serving_rows import ServingRow, load_rows
+from validation.serving_exclusions import excluded_rows, exclusion_counts
+from validation.serving_jobs import QUEUED, job_of
+from validation.serving_rows import ServingRow, load_rows
 
 ROOT = Path(__file__).parents[3]
 #: Rows of each rule, as the documentation of the data states them; 351 = 302 of the old rows + 49 of the new ones.

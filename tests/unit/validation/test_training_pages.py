@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trine.validation.layouts import load_stored_layouts
-from trine.validation.training import TUNED, load_stored_training
-from trine.validation.training_page import PAGE, page
+from validation.layouts import load_stored_layouts
+from validation.training import TUNED, load_stored_training
+from validation.training_page import PAGE, page
 
 BACKGROUND = Path(__file__).parents[3] / "docs" / "background"
 

@@ -11,11 +11,11 @@ from types import ModuleType
 import pytest
 
 from trine.errors import InputError
-from trine.validation import training
-from trine.validation.replay_rows import Predicted
-from trine.validation.step_factors import ComparedStep, source_weights
-from trine.validation.training import TrainingValidation, chosen_rows
-from trine.validation.training_rows import TrainingRow, load_left_out, load_rows, sources_of
+from validation import training
+from validation.replay_rows import Predicted
+from validation.step_factors import ComparedStep, source_weights
+from validation.training import TrainingValidation, chosen_rows
+from validation.training_rows import TrainingRow, load_left_out, load_rows, sources_of
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 #: Dense bf16 rows of training_tuned.csv, and rows of training-rows.csv.

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trine.cli.main import app
 from trine.collectives.options import CollectiveTime
 from trine.errors import InputError, SpecError
-from trine.validation.collectives import (
+from validation.__main__ import app
+from validation.collectives import (
     BELOW,
     FROM,
     CollectiveValidation,
@@ -25,9 +25,9 @@ from trine.validation.collectives import (
     select,
     validate_collectives,
 )
-from trine.validation.harness import quantile, read_table
-from trine.validation.measured import COUNTED, MeasuredPoint, Series, load_measurements
-from trine.validation.report import summary_text, verdicts, write_report
+from validation.harness import quantile, read_table
+from validation.measured import COUNTED, MeasuredPoint, Series, load_measurements
+from validation.report import summary_text, verdicts, write_report
 
 
 def answer(series: Series, point: MeasuredPoint, factor: float, width: float = 1.5) -> CollectiveTime:
@@ -187,7 +187,7 @@ def run(*arguments: object) -> tuple[int, str]:
 
 
 def test_command_prints_totals_and_writes_json(tmp_path: Path) -> None:
-    code, output = run("validate", "collectives", "--machine", "aic-h100", "--json", tmp_path / "answer.json")
+    code, output = run("collectives", "--machine", "aic-h100", "--json", tmp_path / "answer.json")
     assert code == 0, output
     assert "all machines" in output
     assert "from 1 MiB" in output
@@ -199,6 +199,6 @@ def test_command_prints_totals_and_writes_json(tmp_path: Path) -> None:
     [(["--machine", "dgx"], "no measurements of 'dgx'"), (["--machine", "h100", "--report", "x"], "all machines")],
 )
 def test_command_refuses(arguments: list[str], says: str) -> None:
-    code, output = run("validate", "collectives", *arguments)
+    code, output = run("collectives", *arguments)
     assert code == 2
     assert says in output

@@ -7,9 +7,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from trine.cli.main import app
 from trine.results.memory import DOES_NOT_FIT, FITS, TIGHT, MemoryFacts, use_of
-from trine.validation.memory import (
+from validation.__main__ import app
+from validation.memory import (
     GOLDEN,
     PUBLIC,
     SIMUMAX,
@@ -105,10 +105,10 @@ def test_golden_runs_are_read_as_their_arguments_say() -> None:
 
 
 def test_the_command() -> None:
-    done = CliRunner().invoke(app, ["validate", "memory", "--source", "torchtitan", "--json", "-"])
+    done = CliRunner().invoke(app, ["memory", "--source", "torchtitan", "--json", "-"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert {row["source"] for row in found["rows"]} == {"torchtitan"}
-    done = CliRunner().invoke(app, ["validate", "memory", "--source", "torchtitn"])
+    done = CliRunner().invoke(app, ["memory", "--source", "torchtitn"])
     assert done.exit_code == 2
     assert "did you mean 'torchtitan'" in done.output

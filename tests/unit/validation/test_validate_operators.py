@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from trine.cli.main import app
 from trine.compute.tables.fp32 import surface
 from trine.compute.tables.fp32_files import NEUSIGHT, folds, measured
-from trine.compute.tables.left_out import asked_rows, from_another_us, left_out_us
 from trine.errors import InputError
-from trine.validation.operators import (
+from validation.__main__ import app
+from validation.left_out import asked_rows, from_another_us, left_out_us
+from validation.operators import (
     ALL,
     ANOTHER,
     GPU,
@@ -119,7 +119,7 @@ def test_statistics_are_those_of_the_definition() -> None:
 def test_gpus_without_measurements_are_named() -> None:
     with pytest.raises(InputError, match=r"known: .*t4"):
         steps(["t5"])
-    done = CliRunner().invoke(app, ["validate", "operators", "--gpu", "v100-pci"])
+    done = CliRunner().invoke(app, ["operators", "--gpu", "v100-pci"])
     assert done.exit_code == 2
     assert "v100-pcie" in done.output
     assert "Traceback" not in done.output
@@ -127,7 +127,7 @@ def test_gpus_without_measurements_are_named() -> None:
 
 def test_the_command_says_what_was_asked(tmp_path) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "errors.json"
-    done = CliRunner().invoke(app, ["validate", "operators", "--sample", "--gpu", "mi210", "--json", str(path)])
+    done = CliRunner().invoke(app, ["operators", "--sample", "--gpu", "mi210", "--json", str(path)])
     assert done.exit_code == 0, done.output
     for text in ("a sample", "mi210", "published by others", "3.63 %"):
         assert text in done.output

@@ -1,4 +1,4 @@
-"""Does every option of ``trine validate training``, ``layouts``, ``operators`` and ``scaling`` have an effect?
+"""Does every option of ``python -m validation training``, ``layouts``, ``operators`` and ``scaling`` have an effect?
 
 Rows are not simulated: predictions are made up from the row, the profile and the factors.
 """
@@ -13,21 +13,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
-from command_tree import built
 
-from trine.cli.main import app
 from trine.errors import SpecError
-from trine.validation import layouts as validate_layouts
-from trine.validation import operators as validate_operators
-from trine.validation import replay_rows
-from trine.validation import scaling as validate_scaling
-from trine.validation import training as validate_training
-from trine.validation.operators import SHAPES, OperatorErrors, OperatorQuestion
-from trine.validation.replay_rows import Ask, Predicted
-from trine.validation.scaling import Pair, Scaled, ScalingValidation
-from trine.validation.training_rows import TrainingRow, load_layouts, load_rows
+from validation import layouts as validate_layouts
+from validation import operators as validate_operators
+from validation import replay_rows
+from validation import scaling as validate_scaling
+from validation import training as validate_training
+from validation.__main__ import app
+from validation.operators import SHAPES, OperatorErrors, OperatorQuestion
+from validation.replay_rows import Ask, Predicted
+from validation.scaling import Pair, Scaled, ScalingValidation
+from validation.training_rows import TrainingRow, load_layouts, load_rows
 
 RUNNER = CliRunner()
 #: Rows per source, model and number of GPUs, at most: fitting the factors dominates the test's time.
@@ -55,7 +55,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(replay_rows, "_answers", predict)
-    monkeypatch.setattr(replay_rows, "hash_inputs", lambda: "made up")
+    monkeypatch.setattr(replay_rows, "hash_sources", lambda: "made up")
     for module in (validate_training, validate_layouts):
         monkeypatch.setattr(module, "load_layouts", few(load_layouts))
     monkeypatch.setattr(validate_training, "load_rows", few(load_rows))
@@ -87,7 +87,7 @@ def made_up(row: TrainingRow, ask: Ask) -> Predicted:
 
 def run(line: str) -> str:
     done = RUNNER.invoke(app, line.split())
-    assert done.exit_code == 0, f"trine {line}\n{done.output[-2000:]}{done.exception!r}"
+    assert done.exit_code == 0, f"{line}\n{done.output[-2000:]}{done.exception!r}"
     return done.stdout
 
 
@@ -98,7 +98,8 @@ def document(line: str) -> dict[str, Any]:
 
 def options(command: str) -> set[str]:
     """Return the long names of a command's options, except those that every test here uses."""
-    found = built(f"validate {command}")
+    found = app.get_command(click.Context(app), command)
+    assert found is not None
     return {max(p.opts, key=len) for p in found.params if p.param_type_name == "option" and p.expose_value} - {
         "--json",
         "--brief",
@@ -120,38 +121,35 @@ ANSWERS = {
     "scaling": {},
 }
 #: Options that do not change the answer.
-OTHERS = {"training": {"--report", "--jobs", "--again"}, "layouts": {"--jobs", "--again"}}
+OTHERS = {"training": {"--report", "--jobs", "--again", "--stored"}, "layouts": {"--jobs", "--again", "--stored"}}
 
 
 @pytest.mark.parametrize("command", ANSWERS)
 def test_every_option_is_flipped_here(command: str) -> None:
-    of_every_command = {"--vary", "--samples", "--experiment", "--processes"}
-    if command != "training":  # its --report is a folder; tests/unit/cli/test_cli_report.py asks the others
-        of_every_command |= {"--report"}
-    assert options(command) - of_every_command == {*ANSWERS[command], *OTHERS.get(command, ())}
+    assert options(command) == {*ANSWERS[command], *OTHERS.get(command, ())}
 
 
 @pytest.mark.usefixtures("asked")
 @pytest.mark.parametrize("command", ["training", "layouts"])
 def test_rows_and_what_is_asked_of_them_change_the_answer(command: str) -> None:
-    usual = document(f"validate {command} --again")
-    assert usual == document(f"validate {command} --again")
+    usual = document(f"{command} --again")
+    assert usual == document(f"{command} --again")
     for option, value in ANSWERS[command].items():
-        assert document(f"validate {command} {option}{value}") != usual, option
+        assert document(f"{command} {option}{value}") != usual, option
 
 
 @pytest.mark.parametrize("command", ["training", "layouts"])
 def test_a_profile_and_blindness_reach_every_question(command: str, asked: Asked) -> None:
-    run(f"validate {command} --brief --again")
+    run(f"{command} --brief --again")
     assert len({ask.factors for _, ask in asked.rows}) > 1
     asked.rows.clear()
-    run(f"validate {command} --brief --blind --software megatron-2021")
+    run(f"{command} --brief --blind --software megatron-2021")
     assert {ask for _, ask in asked.rows} == {Ask(software="megatron-2021")}
 
 
 @pytest.mark.parametrize("command", ["training", "layouts"])
 def test_kept_answers_are_taken_unless_asked_again(command: str, asked: Asked) -> None:
-    line = f"validate {command} --sample --brief"
+    line = f"{command} --sample --brief"
     first = run(f"{line} --jobs 3")
     num_rows = len(asked.rows)
     assert asked.jobs == {3}
@@ -174,7 +172,7 @@ def test_kept_answers_are_taken_unless_asked_again(command: str, asked: Asked) -
 )
 def test_what_cannot_be_asked_is_refused_before_any_row(command: str, option: str, says: str, asked: Asked) -> None:
     if option.split()[0] in options(command):
-        done = RUNNER.invoke(app, ["validate", command, *option.split()])
+        done = RUNNER.invoke(app, [command, *option.split()])
         assert done.exit_code == 2
         assert f"error: {says}" in done.output
     assert not asked.rows
@@ -192,14 +190,14 @@ def test_answers_of_a_profile_file_are_those_of_what_is_in_it(tmp_path: Path, as
     counts = []
     for text in ("pytorch", "pytorch", "another"):
         file.write_text(f"name: mine\ndescription: {text}\n")
-        run(f"validate layouts --sample --brief --software {file}")
+        run(f"layouts --sample --brief --software {file}")
         counts.append(len(asked.rows))
     assert counts[0] == counts[1] == counts[2] // 2
 
 
 @pytest.mark.usefixtures("asked")
 def test_the_page_is_written(tmp_path: Path) -> None:
-    run(f"validate training --sample --report {tmp_path / 'page'}")
+    run(f"training --sample --report {tmp_path / 'page'}")
     assert len(list((tmp_path / "page").iterdir())) > 1
 
 
@@ -230,18 +228,27 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("tables")
 def test_options_of_operators_change_the_answer() -> None:
-    usual = document("validate operators")
+    usual = document("operators")
     for option, value in ANSWERS["operators"].items():
-        assert document(f"validate operators {option}{value}") != usual, option
+        assert document(f"operators {option}{value}") != usual, option
 
 
 @pytest.mark.usefixtures("asked", "tables")
 @pytest.mark.parametrize("line", ["training --sample", "layouts --sample", "operators", "scaling"])
 def test_brief_is_one_line_and_json_is_the_whole(line: str, tmp_path: Path) -> None:
-    short, long = (run(f"validate {line}{option}").splitlines() for option in ("", " --details"))
+    short, long = (run(f"{line}{option}").splitlines() for option in ("", " --details"))
     assert 1 < len(short) <= min(24, len(long))
     assert short == long or short[-1] == f"... {len(long) - len(short) + 1} more lines: --details"
     assert [line for line in short if not line.startswith("... ")] == long[: len(short) - (short != long)]
-    assert len(run(f"validate {line} --brief").splitlines()) == 1
-    run(f"validate {line} --json {tmp_path / 'v.json'}")
+    assert len(run(f"{line} --brief").splitlines()) == 1
+    run(f"{line} --json {tmp_path / 'v.json'}")
     assert json.loads((tmp_path / "v.json").read_text())["schema"].startswith("trine/validate-")
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("command", ["training", "layouts"])
+def test_stored_predictions_are_not_asked_otherwise(command: str) -> None:
+    assert document(f"{command} --stored")["stored"]["version"]
+    done = RUNNER.invoke(app, [command, "--stored", "--sample"])
+    assert done.exit_code == 2
+    assert "leave out the other options" in done.output

@@ -10,16 +10,16 @@ import pytest
 from trine.errors import InputError
 from trine.inference.job import ServingJob
 from trine.inference.ranges import Estimate
-from trine.validation import serving_predictions
-from trine.validation.serving import (
+from validation import serving_predictions
+from validation.serving import (
     SAMPLE_ROWS,
     ServingValidation,
     judged_rows,
     sampled_rows,
     validate_serving,
 )
-from trine.validation.serving_predictions import ServingPrediction, predict
-from trine.validation.serving_quantities import (
+from validation.serving_predictions import ServingPrediction, predict
+from validation.serving_quantities import (
     QUANTITIES,
     TPOT,
     ComparedRun,
@@ -27,9 +27,9 @@ from trine.validation.serving_quantities import (
     ServingErrors,
     compared_values,
 )
-from trine.validation.serving_ranking import RankedConfiguration, ranked_groups, regrets
-from trine.validation.serving_rows import ServingRow, published_errors
-from trine.validation.serving_statistics import ServingStatistics, calibrated_errors
+from validation.serving_ranking import RankedConfiguration, ranked_groups, regrets
+from validation.serving_rows import ServingRow, published_errors
+from validation.serving_statistics import ServingStatistics, calibrated_errors
 
 QUANTITY = {quantity.key: quantity for quantity in QUANTITIES}
 

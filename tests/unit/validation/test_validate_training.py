@@ -10,14 +10,14 @@ import pytest
 import trine
 from trine.errors import InputError
 from trine.software import load_software
-from trine.validation.bands import band_document, share_inside, share_left_out
-from trine.validation.harness import Errors, read_table
-from trine.validation.layouts import LayoutValidation, spearman
-from trine.validation.replay_rows import Answers, Ask, Predicted, predict
-from trine.validation.step_factors import AskedStep, ComparedStep, calibrated, fit
-from trine.validation.training import TrainingValidation, chosen_rows, thinned, validate_training
-from trine.validation.training_page import write_page
-from trine.validation.training_rows import even_layers, fabric_bandwidth, layer_cuts, load_layouts, load_rows
+from validation.bands import band_document, share_inside, share_left_out
+from validation.harness import Errors, read_table
+from validation.layouts import LayoutValidation, spearman
+from validation.replay_rows import Answers, Ask, Predicted, predict
+from validation.step_factors import AskedStep, ComparedStep, calibrated, fit
+from validation.training import TrainingValidation, chosen_rows, thinned, validate_training
+from validation.training_page import write_page
+from validation.training_rows import even_layers, fabric_bandwidth, layer_cuts, load_layouts, load_rows
 
 
 def test_every_counted_row_is_a_job_on_as_many_gpus_as_it_says() -> None:

@@ -13,15 +13,13 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import NamedTuple, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.data import HASH, RAIL, SHORTEST, SPLIT
-from trine.cluster.routing.batch_routing import BatchRoutes
-from trine.collectives.closed_forms import has_closed_form, uncontended_ps
 from trine.collectives.library_flows import FlowPlan
 from trine.collectives.nccl.costs import IN_NETWORK
 from trine.collectives.nccl.flow_plans import FlowPlanner, TimeAlone
@@ -38,6 +36,9 @@ from trine.common.units import PS_PER_US
 from trine.engine.run import run
 from trine.errors import InputError
 from trine.graph.taskgraph import TaskGraph
+
+if TYPE_CHECKING:
+    from trine.cluster.routing.batch_routing import BatchRoutes
 
 #: Largest group whose schedule is timed by simulating it alone; such schedules use all links of a domain or all NICs
 #: of a node, because every rank exchanges with all others. Larger groups use the closed form of their schedule.
@@ -262,8 +263,13 @@ class StepCosts:
     def _times(self, kind: str, size: int, group: tuple[int, ...], name: str | None) -> tuple[int, int] | None:
         """Return :meth:`_bare_times` of an algorithm, or None if its time is unknown."""
         schedule = make_schedule(kind, len(group), size, name, 0 if kind in ROOTED else -1)
-        if schedule.num_switches or (len(group) > MAX_SIMULATED and not has_closed_form(schedule)):
+        if schedule.num_switches:
             return None
+        if len(group) > MAX_SIMULATED:
+            from trine.collectives.closed_forms import has_closed_form
+
+            if not has_closed_form(schedule):
+                return None
         return self._bare_times(schedule, group)
 
     def _short_schedules(self, kind: str, collectives: Collectives, algorithm: str | None) -> list[str]:
@@ -293,6 +299,8 @@ class StepCosts:
         Groups above ``MAX_SIMULATED`` use the closed form.
         """
         if len(group) > MAX_SIMULATED:
+            from trine.collectives.closed_forms import uncontended_ps
+
             rate, latency_ps = self._hop(group)
             times = (uncontended_ps(schedule, rate, latency_ps + step_ps) for step_ps in (0, PS_PER_US))
         else:

@@ -9,6 +9,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from trine.common.evidence import EVIDENCE
 from trine.common.inputs import PRESETS
 
 FOLDER = PRESETS / "operators"
@@ -43,3 +44,12 @@ def log_us(packed: NDArray[np.generic]) -> NDArray[np.float64]:
     logs = np.asarray(packed, dtype=np.float64) / _SCALE
     logs[np.asarray(packed) == NONE] = np.nan
     return logs
+
+
+def summed(parts: list[TableTime | None]) -> TableTime | None:
+    """Return the sum of the times, with the weakest evidence, or None if any time is unknown."""
+    known = [part for part in parts if part is not None]
+    if not known or len(known) < len(parts):
+        return None
+    least = max(known, key=lambda part: EVIDENCE.index(part.evidence))
+    return TableTime(sum(part.us for part in known), least.evidence, least.source)

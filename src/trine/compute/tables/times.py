@@ -11,15 +11,12 @@ import math
 import re
 from dataclasses import replace
 from fractions import Fraction
-from math import prod
 
 from trine.cluster.measured_gpu import measured_gpu
 from trine.cluster.presets import GpuSpec
-from trine.common.evidence import ASSUMED, EVIDENCE
+from trine.common.evidence import ASSUMED
 from trine.common.precision import HALVES
 from trine.compute.cost import (
-    Work,
-    conv_tensors,
     elements,
     factors,
     is_gradient,
@@ -33,24 +30,12 @@ from trine.compute.kinds import family_of, kind_of
 from trine.compute.law import FitReport
 from trine.compute.resize import Resized, Split, is_expert_product, resized
 from trine.compute.roofline import TABLES, Duration, Roofline, Shares, alike_in, dtype_name, stated_precision
-from trine.compute.tables.convolutions import (
-    FORWARD,
-    INPUT,
-    WEIGHT,
-    Convolution,
-    convolution,
-    moving,
-    on_rows,
-    product,
-    table_of,
-)
-from trine.compute.tables.files import TableTime
+from trine.compute.tables.files import TableTime, summed
 from trine.compute.tables.in_step import FORWARD_PRODUCT, INPUT_PRODUCT, WEIGHT_PRODUCT
 from trine.compute.tables.machine import generation_of, is_foreign, left_out_error
 from trine.compute.tables.operators import FLOOR_US, AttentionShape, OperatorTables
 from trine.compute.tables.traffic import traffic
-from trine.errors import InputError
-from trine.graph.workload import Operator, Tensor, Workload
+from trine.graph.workload import Operator, Workload
 
 # Table look-ups for operators with known tensors: as a matrix product, an attention or memory traffic.
 #
@@ -110,6 +95,12 @@ class SizedTimes:
         dtype = dtype_name(tensors[0]) if tensors else "float32"
         is_conv = family_of(kind_of(sizes.operator)) == "conv"
         precision = stated_precision(sizes.operator) or ("tfloat32" if is_conv and dtype == "float32" else dtype)
+        return self._in_float32(sizes, precision)
+
+    def _in_float32(self, sizes: Resized, precision: str) -> TableTime | None:
+        """Return the time from the tables of float32 products and of convolutions."""
+        from trine.compute.tables.fp32_times import operator_time
+
         return operator_time(self._gpu, sizes, work_of(sizes), precision)
 
     def _moving(self, sizes: Resized, family: str) -> TableTime:
@@ -157,7 +148,7 @@ class SizedTimes:
             dtype = "tfloat32"
         if self._is_misaligned(len(weight.shape) > 2 and groups == 1, inner, outer, dtype):
             # Without tensor cores: the float32 time, from NeuSight's bmm on A100. Tested on BigScience's head size 108.
-            return operator_time(self._gpu, sizes, work_of(sizes), "float32")
+            return self._in_float32(sizes, "float32")
         rates = self._rates(inner, outer, dtype)
 
         def gemm(m: int, n: int, k: int, product: int, style: int) -> TableTime | None:
@@ -176,7 +167,7 @@ class SizedTimes:
             parts.append(gemm(outer, inner, rows, WEIGHT_PRODUCT, style))
             if sizes.operator.attributes.get("bias_gradient") == "separate":
                 parts.append(self.tables.memory(y.size_bytes, "reduction"))  # a sum over the tokens
-        return _sum(parts)
+        return summed(parts)
 
     def _rates(self, inner: int, outer: int, dtype: str) -> tuple[float, ...]:
         """Return the highest FLOP/s of a linear layer's three products with such rows; () without a limit."""
@@ -251,7 +242,7 @@ class SizedTimes:
                 return None
             part = float(share.tokens * count / each.batch)
             parts.append(TableTime(time.us * part, time.evidence, time.source))
-        return _sum(parts)
+        return summed(parts)
 
 
 def _is_unfused(sizes: Resized) -> bool:
@@ -278,100 +269,6 @@ def number_of(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MAX_KERNELS:
         return 1.0
     return float(value)
-
-
-def _sum(parts: list[TableTime | None]) -> TableTime | None:
-    """Return the sum of the times, with the weakest evidence, or None if any time is unknown."""
-    known = [part for part in parts if part is not None]
-    if not known or len(known) < len(parts):
-        return None
-    least = max(known, key=lambda part: EVIDENCE.index(part.evidence))
-    return TableTime(sum(part.us for part in known), least.evidence, least.source)
-
-
-_ON_ROWS = ("layer_norm", "softmax")
-
-
-def operator_time(gpu: GpuSpec, sizes: Resized, amount: Work, precision: str) -> TableTime | None:
-    """Return the time of an operator from the tables of ``gpu``, or None if they lack its kind.
-
-    amount: its work. precision: of its arithmetic, named as in data sheets. Products have tables in float32 only,
-    convolutions also in TF32, float16 and bfloat16. Memory-bound operators take their bytes' time in any precision.
-    """
-    family = family_of(kind_of(sizes.operator))
-    if family == "conv":
-        return _convolution(gpu, sizes, precision) if table_of(gpu) is not None else None
-    if family in ("linear", "matmul"):
-        return _products(gpu, sizes) if precision == "float32" else None
-    if family in ("attention", "view"):
-        return None
-    if family in _ON_ROWS and not is_gradient(sizes) and sizes.outputs and precision == "float32":
-        y = sizes.outputs[0]
-        return on_rows(gpu, family, elements(y) // max(1, y.shape[-1] if y.shape else 1), y.shape[-1] if y.shape else 1)
-    return moving(gpu, amount.bytes)
-
-
-def convolution_of(sizes: Resized) -> Convolution | None:
-    """Return the convolution of an operator or its forward operator, or None if it is not two-dimensional.
-
-    Stride and padding are guessed from the sizes of input, filter and output.
-    """
-    tensors = conv_tensors(sizes)
-    source = (sizes.forward or sizes).operator
-    if tensors is None or source.attributes.get("transposed") or any(len(t.shape) != 4 for t in tensors):
-        return None
-    x, weight, y = (t.shape for t in tensors)
-    if min(*x, *weight, *y) < 1 or x[1] % weight[1]:
-        return None
-    guessed = [_guess(*each) for each in zip(x[2:], weight[2:], y[2:], strict=True)]
-    try:
-        return Convolution(
-            batch=x[0], channels=x[1], out=weight[0], size=(x[2], x[3]), filter=(weight[2], weight[3]),
-            stride=(guessed[0][0], guessed[1][0]), padding=(guessed[0][1], guessed[1][1]), groups=x[1] // weight[1],
-        )  # fmt: skip
-    except InputError:
-        return None
-
-
-def _guess(size: int, taps: int, across: int) -> tuple[int, int]:
-    """Return stride and padding that give ``across`` outputs from ``taps`` filter taps over ``size`` inputs."""
-    stride = max(1, round(size / across))
-    padding = max(0, -(-((across - 1) * stride + taps - size) // 2))
-    return stride, padding
-
-
-def _convolution(gpu: GpuSpec, sizes: Resized, precision: str) -> TableTime | None:
-    layer, tensors = convolution_of(sizes), conv_tensors(sizes)
-    if layer is None or tensors is None or precision not in (*gpu.flop_per_s, "tfloat32"):
-        return None
-    if not is_gradient(sizes):
-        return convolution(gpu, layer, precision, FORWARD)
-    x, weight, _ = tensors
-    directions = [direction for tensor, direction in ((x, INPUT), (weight, WEIGHT)) if wants(sizes, tensor)]
-    return _sum([convolution(gpu, layer, precision, direction) for direction in directions])
-
-
-def _products(gpu: GpuSpec, sizes: Resized) -> TableTime | None:
-    source = sizes.forward or sizes
-    operands = factors(source)
-    if operands is None or not source.outputs or (is_gradient(sizes) and sizes.forward is None):
-        return None
-    batch, m, n, k = _product_of(operands[0], operands[1], source.outputs[0])
-    if min(batch, m, n, k) < 1:
-        return None
-    if not is_gradient(sizes):
-        return product(gpu, m, n, k, batch)
-    shapes = [shape for tensor, shape in zip(operands, ((m, k, n), (k, n, m)), strict=True) if wants(sizes, tensor)]
-    return _sum([product(gpu, *shape, batch) for shape in shapes])
-
-
-def _product_of(x: Tensor, weight: Tensor, y: Tensor) -> tuple[int, int, int, int]:
-    """Return batch, m, n, k. A two-dimensional weight counts as one product of all rows."""
-    n, k = (y.shape[-1] if y.shape else 1), x.shape[-1]
-    if len(weight.shape) <= 2:
-        return 1, elements(y) // max(1, n), n, k
-    batch = prod(y.shape[:-2])
-    return batch, elements(y) // max(1, n * batch), n, k
 
 
 _PS_PER_US = 1e6

@@ -6,18 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
+from trine.cli.collective_level import CollectiveLevel
 from trine.cli.machine import MachineOptions, group_machine, options_of_links
 from trine.cli.output import TIMELINE, drawn, end, say, show_answer, write_json, written
 from trine.cli.parameters import Given
 from trine.cli.progress import watched
 from trine.common.arguments import option
 from trine.errors import InputError, nearest
+from trine.gpu.collective.options import LoadStoreOptions
+from trine.gpu.kernels.moe.options import MOE, MoeOptions, imbalance_weights
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
     from trine.collectives.options import CollectiveOptions
-    from trine.gpu.collective import FidelityResult, LoadStoreCollectiveResult, LoadStoreOptions
-    from trine.gpu.kernels.moe.options import MoeOptions
+    from trine.gpu.collective import FidelityResult, LoadStoreCollectiveResult
     from trine.gpu.results.result import GpuResult
 
 LEVELS = ("operator", "loadstore")
@@ -184,3 +186,10 @@ def _refuse_links_that_do_not_matter(machine: Cluster, options: LoadStoreOptions
 
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
+
+
+#: What ``trine collective`` asks.
+LEVEL = CollectiveLevel(
+    choice=Inside, options=LoadStoreOptions, names=KERNEL, experts=MoeOptions, kinds=MOE, weights=imbalance_weights,
+    question=LoadStoreQuestion, refuse=refuse_others,
+)  # fmt: skip

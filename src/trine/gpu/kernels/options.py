@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # Work of a library's kernel besides moving data: it reads flags and channels, computes addresses, counts signals.
 #
 # The numbers are MSCCL++'s (src/ext/collectives/allreduce/allreduce_packet.cu, include/mscclpp/semaphore_device.hpp),
-# counted in nvcc 13.0's machine code for sm_90 by the method of :mod:`trine.validation.gpu.kernels`. trine uses them
+# counted in nvcc 13.0's machine code for sm_90 by the method of :mod:`trine.gpu.kernels.published`. trine uses them
 # for all libraries; :class:`trine.gpu.kernels.builder.Workgroup` adds them to programs.
 
 #: Cycles from the start to the launch flag, including a second line of parameters; from the flag to the channels,

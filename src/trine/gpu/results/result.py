@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from typing import Any, ClassVar
 
 from trine.common.units import format_bandwidth, format_bytes, format_time
-from trine.gpu.results import document, plot, summary, timeline
+from trine.gpu.results import summary
 from trine.gpu.results.bottleneck import Bottleneck, find_bottleneck
 from trine.gpu.results.resources import ResourceUses
 from trine.results.report import Report, Row, Table, Timeline
@@ -49,16 +49,24 @@ class GpuResult(ResourceUses, Report):
 
     def document(self) -> Row:
         """Return the result as plain data, as docs/reference/loadstore-json.md describes it."""
+        from trine.gpu.results import document
+
         return document.document(self, self.bottleneck)
 
     def tables(self) -> dict[str, Table]:
         """Return GPUs, CUs, kinds of resources, links, lanes and operations."""
+        from trine.gpu.results import document
+
         return document.tables(self)
 
     def pictures(self) -> Mapping[str, Callable[..., Any]]:
         """Return ``noc``: how busy the NoC of the GPU of ``rank`` is, by default of the first that was simulated."""
+        from trine.gpu.results import plot
+
         return {"noc": partial(plot.noc, self)}
 
     def timeline(self) -> Timeline:
         """Return what workgroups do. Raises InputError for more workgroups than a timeline can hold."""
+        from trine.gpu.results import timeline
+
         return timeline.timeline(self)

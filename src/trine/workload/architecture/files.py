@@ -11,7 +11,6 @@ from trine.common.schema import Field
 from trine.common.spec import check
 from trine.errors import SpecError, nearest
 from trine.workload.architecture.blocks import BLOCKS, FeedForward, Mixer, Number
-from trine.workload.architecture.huggingface import architecture_of
 from trine.workload.architecture.model import MAX_LAYERS, Architecture, Layer
 
 #: Keys of a group of layers that name a block, and the blocks that they take.
@@ -47,6 +46,8 @@ def read_bundled(data: Mapping[str, Any], path: Path) -> Architecture:
 
     ``config``: the keys; ``sequence``, ``parameters``, ``sources``: as in other model files. Raises SpecError.
     """
+    from trine.workload.architecture.huggingface import architecture_of
+
     fields = {key: value for key, value in data.items() if key not in ("family", "config")}
     extra = check(_Bundled, fields, path)
     model = architecture_of(_mapping(data, "config", path), str(path), path.stem)

@@ -75,19 +75,6 @@ FAMILIES: Mapping[str, Family] = {
 }  # fmt: skip
 
 
-def is_config(path: Path) -> bool:
-    """Return whether a path is a config.json, or a folder with one."""
-    if path.is_dir():
-        return True
-    if path.suffix != ".json":
-        return False
-    try:
-        content = read_config(path)
-    except SpecError:
-        return path.name == "config.json"
-    return "model_type" in content or path.name == "config.json"
-
-
 def load_config(path: str | Path) -> Architecture:
     """Return the architecture of a config.json, or of a folder with one; see :func:`architecture_of`."""
     path = Path(path)

@@ -35,9 +35,7 @@ from trine.workload.architecture.blocks import KimiDelta, LinearAttention, Mamba
 from trine.workload.architecture.model import Architecture
 from trine.workload.readers import load_bundled
 from trine.workload.synthesis.adapters import Adapters, parse_adapters
-from trine.workload.synthesis.convnet import convnet
 from trine.workload.synthesis.documents import Documents, pack_documents, parse_documents
-from trine.workload.synthesis.encoder import bert, encoder_decoder
 from trine.workload.synthesis.graph import Graph
 from trine.workload.synthesis.layered import layered
 from trine.workload.synthesis.model_files import check_transformer, load_model
@@ -471,11 +469,15 @@ def _transformer_workload(
     if isinstance(spec, EncoderDecoder):
         target = options.target or -(-spec.target * sequence // spec.sequence)
         lengths = sequence, target
+        from trine.workload.synthesis.encoder import encoder_decoder
+
         graph = encoder_decoder(
             spec, batch=batch, lengths=lengths, layers=options.layers, dtype=dtype, software=software
         )
         facts |= {"target": str(target), "tokens": str(gcd(sequence, target))}
     elif isinstance(spec, Bert):
+        from trine.workload.synthesis.encoder import bert
+
         graph = bert(spec, batch=batch, sequence=sequence, layers=layers, dtype=dtype, software=software)
     else:
         graph = transformer(
@@ -646,6 +648,8 @@ def _convnet_workload(spec: Convolutional, options: Synthesis, software: Softwar
     if spec.image < 32:
         raise InputError(f"images must have at least 32 pixels a side, got {spec.image}", field="image")
     batch, precision = options.batch or 128, CONV_DTYPES.get(options.dtype or "", "")
+    from trine.workload.synthesis.convnet import convnet
+
     graph = convnet(spec, batch=batch, precision=precision, software=software)
     facts = {"image": str(spec.image), "dtype": graph.dtype}
     if precision:

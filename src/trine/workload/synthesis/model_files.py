@@ -85,20 +85,22 @@ def _preset(name: str) -> ModelSpec:
 
 def _read(path: Path) -> ModelSpec:
     from trine.common.spec import check, load_mapping
-    from trine.workload.architecture.files import read_bundled, read_layers
-    from trine.workload.architecture.huggingface import is_config, load_config
-    from trine.workload.architecture.known_forms import plain_form
+    from trine.workload.architecture.config_keys import is_config
 
     if is_config(path):
+        from trine.workload.architecture.huggingface import load_config
+        from trine.workload.architecture.known_forms import plain_form
+
         return plain_form(load_config(path))
     data = load_mapping(path)
     shapes = dict(data) if isinstance(data, Mapping) else {}
     if "family" not in shapes and (foreign := foreign_file(read_text(path), "")) is not None:
         raise SpecError(foreign, file=path)
-    if shapes.get("family") == LAYERED:
-        return plain_form(read_layers(shapes, path))
-    if shapes.get("family") == CONFIG:
-        return plain_form(read_bundled(shapes, path))
+    if shapes.get("family") in (LAYERED, CONFIG):
+        from trine.workload.architecture.files import read_bundled, read_layers
+        from trine.workload.architecture.known_forms import plain_form
+
+        return plain_form(read_layers(shapes, path) if shapes["family"] == LAYERED else read_bundled(shapes, path))
     family = check_family(shapes.pop("family", None), str(path))
     spec = check(FAMILIES[family], shapes, path, {"name": path.stem, "file": str(path)})
     if isinstance(spec, Transformer):
