@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/gallery.md, one for each kind of picture that trine draws.
+"""Draw the pictures of docs/guides/gallery.md, one for each kind of picture that trine draws.
 
     python tools/gallery.py [NAME ...]
     python tools/gallery.py --check
@@ -21,8 +21,8 @@ from typing import NamedTuple
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "gallery.md"
-FOLDER = ROOT / "docs" / "gallery"
+PAGE = ROOT / "docs" / "guides" / "gallery.md"
+FOLDER = ROOT / "docs" / "guides" / "gallery"
 #: Colours of a stored picture: enough for lines and text, half of the size.
 COLOURS = 256
 WIDTH = 1100

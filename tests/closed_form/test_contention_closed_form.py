@@ -224,7 +224,7 @@ def test_the_product_that_starts_beside_a_collective_counts():
 
     def found(word, times):
         first, second, third, _ = bucket(size=size)
-        third = replace(third, duration_ps=round(use.time_ps * times), label=Label(operator=numbers[word]))
+        third = third._replace(duration_ps=round(use.time_ps * times), label=Label(operator=numbers[word]))
         return under_pressure(job(first, second, third), kernels).programs[0].steps[1].pressure_ppm
 
     assert found("linear", 2) == 990_000

@@ -20,7 +20,7 @@ LEFT_OUT = (
     "warmup", "doctor", "trace capture", "measure", "validate collectives", "validate loadstore", "validate training",
     "validate layouts", "validate memory", "validate operators", "validate serving", "validate scaling",
     "study", "help",
-    "compare", "plan", "plot", "size", "support", "sweep",  # several runs, or files of earlier answers
+    "compare", "plan", "plot", "report", "size", "support", "sweep",  # several runs, or files of earlier answers
 )  # fmt: skip
 JOB = "train m.trine.json --gpus 2 --parallel ddp"
 RING = "--topology ring --bandwidth '65 GB/s' --latency '1 us'"

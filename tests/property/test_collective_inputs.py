@@ -61,6 +61,7 @@ MOVES = [
     (H100, "--nvls"),
     (H100, "--no-nvls"),
     (TWO, "--nvls"),
+    ("all_reduce --size 8G --cluster dgx-h100", "--nvls-chunk 512K"),
     (H100, "--min-channels 48"),
     (H100, "--max-channels 4"),
     (TWO, "--max-channels 4"),

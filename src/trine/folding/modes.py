@@ -41,9 +41,9 @@ class FoldMode(StrEnum):
         return self is FoldMode.VERIFY
 
 
-def fold_of(name: str) -> FoldMode:
+def fold_of(name: object) -> FoldMode:
     """Return the mode of this name. Raises InputError with the nearest one."""
     modes = {str(mode): mode for mode in FoldMode}
-    if name not in modes:
-        raise InputError(f"unknown folding {name!r}{nearest(name, modes)}", field="fold")
+    if not isinstance(name, str) or name not in modes:
+        raise InputError(f"unknown folding {name!r:.80}{nearest(str(name), modes)}", field="fold")
     return modes[name]
