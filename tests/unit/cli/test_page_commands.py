@@ -17,6 +17,9 @@ EXCEPTIONS: dict[str, str] = {}
 #: Options of other programs that the text names.
 OTHERS = {
     "--comm-group-configuration": "ASTRA-sim",
+    "--all": "python -m validation",
+    "--sample": "python -m validation",
+    "--stored": "python -m validation",
     "--leave": "benchmarks/fit_collectives.py",
     "--slow-nic": "examples/18_llama_405b_at_scale.py",
     "--zero": "DeepSpeed's, which trine answers with its own",
