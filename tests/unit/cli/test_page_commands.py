@@ -17,7 +17,7 @@ EXCEPTIONS: dict[str, str] = {}
 #: Options of other programs that the text names.
 OTHERS = {
     "--comm-group-configuration": "ASTRA-sim",
-    "--all": "python -m validation",
+    "--all": "examples/42_eidola_size.py",
     "--sample": "python -m validation",
     "--stored": "python -m validation",
     "--leave": "benchmarks/fit_collectives.py",
