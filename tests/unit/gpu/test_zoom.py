@@ -177,6 +177,8 @@ def test_each_kind_of_collective_is_compared_with_its_own_algorithm(plan, cluste
     found = zoom(trace, plan, word, options=replace(HOW, cluster=cluster))
     assert (found.choice.what.kind, found.formula.algorithm) == (kind, algorithm)
     assert found.same.algorithm == {"direct": "put"}.get(algorithm, algorithm)
+    if algorithm != "direct":
+        assert found.same.protocol == found.formula.protocol
     assert sum(cause.time_ps for cause in found.causes) == found.difference_ps
 
 

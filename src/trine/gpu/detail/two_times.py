@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from trine.collectives.options import CollectiveTime
+from trine.collectives.options import AUTO, CollectiveTime
 from trine.common.arguments import takes
 from trine.common.evidence import Evidence
 from trine.common.units import format_time
@@ -23,6 +23,7 @@ from trine.gpu.detail.choice import of_rank
 from trine.gpu.detail.detail import KernelDetail, kernel_detail
 from trine.gpu.detail.zoom import ZoomChoice, choose_zoom
 from trine.gpu.kernels.build import has_kernel
+from trine.gpu.kernels.options import PROTOCOLS
 from trine.graph.grid import RankGrid
 from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
@@ -122,11 +123,12 @@ class ZoomResult(Report):
         if self.is_inside:
             return f"the load-store time lies in the operator level's likely range, {low} to {high}"
         same = self.same
-        is_other = same.algorithm != self.detail.algorithm
-        alone = f" (by {same.algorithm}: {format_time(same.time_ps)})" if is_other else ""
+        name = f"{same.algorithm}/{same.protocol}"
+        is_other = name != f"{self.detail.algorithm}/{self.detail.protocol}"
+        alone = f" (by {name}: {format_time(same.time_ps)})" if is_other else ""
         side = "above" if self.loadstore_ps > self.range_ps[1] else "below"
         cause = self.main_cause
-        main = f"mainly {cause.name} ({_signed(cause.time_ps)}): {cause.why}"
+        main = f"mainly {cause.name} ({_signed(cause.time_ps)})"
         return f"the load-store time{alone} is {side} the operator level's likely range, {low} to {high}; {main}"
 
     # Views
@@ -156,11 +158,12 @@ class ZoomResult(Report):
         lines = [*wrapped("zoom", f"{what.words}; {largest}"), *aligned(self._level_lines(), 1), ""]
         lines += aligned([("difference by cause", "time"), *self._cause_lines()], 1)
         lines += [line for cause in self.causes if cause.time_ps for line in wrapped(cause.name, cause.why)]
-        lines += ["", *wrapped("levels", self.verdict)]
+        lines += ["", *wrapped("levels", self.verdict), *wrapped("replay", self._replay_words())]
         share = 100 * effect.change_ps / effect.step_ps if effect.step_ps else 0.0
+        plural = "s" if effect.count > 1 else ""
         lines += wrapped(
             "step",
-            f"{effect.count:,} such collectives, {100 * effect.exposed_share:.0f} % of {what.axis} exposed: "
+            f"{effect.count:,} such collective{plural}, {100 * effect.exposed_share:.0f} % of {what.axis} exposed: "
             f"{_signed(effect.change_ps)} ({share:+.2f} %) of {format_time(effect.step_ps)} if each took the "
             f"load-store time ({_ESTIMATE})",
         )
@@ -184,6 +187,17 @@ class ZoomResult(Report):
             ("load by load, alone", format_time(same.time_ps), f"{same.algorithm}/{same.protocol}", ""),
         ]  # fmt: skip
 
+    def _replay_words(self) -> str:
+        kernel, rank = self.detail.kernel, self.choice.rank
+        peers = len(self.detail.chosen.group) - 1
+        how = (
+            f"alone, with the writes of its {peers} peer{'s' if peers > 1 else ''}"
+            if kernel.inside.num_replayed
+            else "in the run of all ranks"
+        )
+        wait = "" if kernel.wait_ps is None else f", a wavefront waits {format_time(kernel.wait_ps)} for flags"
+        return f"rank {rank} {how}: {format_time(self.loadstore_ps)}{wait}"
+
     def _cause_lines(self) -> list[tuple[str, str]]:
         rows = [(cause.name, _signed(cause.time_ps)) for cause in self.causes if cause.time_ps]
         return [*rows, ("together", _signed(self.difference_ps))]
@@ -200,10 +214,13 @@ class ZoomResult(Report):
             "operator_low_s": None if low_ps is None else seconds(low_ps),
             "operator_high_s": None if high_ps is None else seconds(high_ps),
             "operator_algorithm": None if self.formula is None else self.formula.algorithm,
+            "operator_protocol": None if self.formula is None else self.formula.protocol,
             "loadstore_s": seconds(self.loadstore_ps),
             "loadstore_algorithm": self.detail.algorithm,
+            "loadstore_protocol": self.detail.protocol,
             "same_s": seconds(self.same.time_ps),
             "same_algorithm": self.same.algorithm,
+            "same_protocol": self.same.protocol,
             "difference_s": seconds(self.difference_ps),
             "inside_range": self.is_inside,
             "verdict": self.verdict,
@@ -297,7 +314,7 @@ class _Causes:
     def all(self) -> tuple[CollectiveTime, tuple[Cause, ...]]:
         """Return the time of the compared kernel, alone, and the causes; these add up to the difference."""
         same_runs, why = self._same_algorithm()
-        same = same_runs.row(self.detail.chosen.what.size_bytes)
+        same = same_runs.row(self._size_bytes)
         fastest_ps = self._fastest_ps(same)
         causes = [self._in_the_step(), *self._of_parts(same_runs, same)]
         causes.append(Cause(name=ALGORITHM, time_ps=fastest_ps - same.time.time_ps, why=why))
@@ -319,31 +336,48 @@ class _Causes:
 
         Where they do so in the step too, this is the detail itself, which saves a run.
         """
-        if same.time.algorithm == self.detail.algorithm:
+        if (same.time.algorithm, same.time.protocol) == (self.detail.algorithm, self.detail.protocol):
             return same.time.time_ps
         starts_ps = self.detail.chosen.start_ps
         if (starts_ps == starts_ps[0]).all():
             return self.detail.after_last_ps
-        return self.runs.row(self.detail.chosen.what.size_bytes).time.time_ps
+        own = LoadStoreOptions(algorithm=self.detail.algorithm, protocol=self.detail.protocol)
+        return self._with(own).row(self._size_bytes).time.time_ps
 
     def _same_algorithm(self) -> tuple[LoadStoreRuns, str]:
-        """Return runs by the operator level's algorithm, or else by the detail's, and what the difference means."""
-        own, runs = self.detail.algorithm, self.runs
-        if self.formula is None:
-            return self._with(own), "no library's choice to compare with"
-        wanted = self.formula.algorithm
-        if wanted == own:
-            return self._with(own), "the same at both levels"
-        if not has_kernel(runs.op, wanted):
-            return self._with(own), f"no kernel for {wanted}: {own} stands for it"
-        try:
-            return self._with(wanted), f"{own} instead of {wanted}, load by load"
-        except InputError as problem:
-            return self._with(own), f"{wanted} is impossible load by load: {problem}"
+        """Return runs by the operator level's algorithm, or else by the detail's, and what the difference means.
 
-    def _with(self, algorithm: str) -> LoadStoreRuns:
-        runs = self.runs
-        return LoadStoreRuns(runs.op, runs.cluster, runs.ranks, LoadStoreOptions(algorithm=algorithm))
+        The protocol is the operator level's too, if the kernel has it.
+        """
+        detail, runs, formula = self.detail, self.runs, self.formula
+        own = LoadStoreOptions(algorithm=detail.algorithm, protocol=detail.protocol)
+        if formula is None:
+            return self._with(own), "no library's choice to compare with"
+        wanted = formula.algorithm
+        if not has_kernel(runs.op, wanted):
+            return self._with(own), f"no kernel for {wanted}: {detail.algorithm} stands for it"
+        protocols = (formula.protocol, AUTO) if formula.protocol in PROTOCOLS else (AUTO,)
+        problems = []
+        for protocol in protocols:
+            try:
+                found = self._with(LoadStoreOptions(algorithm=wanted, protocol=protocol))
+                found.programs.program(found.programs.names(self._size_bytes)[0], self._size_bytes)
+            except InputError as problem:
+                problems.append(str(problem))
+                continue
+            names = f"{detail.algorithm}/{detail.protocol}", f"{wanted}/{found.programs.protocol}"
+            same = (
+                "the same at both levels" if names[0] == names[1] else f"{names[0]} instead of {names[1]}, load by load"
+            )
+            return found, same
+        return self._with(own), f"{wanted} is impossible load by load: {problems[-1]}"
+
+    @property
+    def _size_bytes(self) -> int:
+        return self.detail.chosen.what.size_bytes
+
+    def _with(self, options: LoadStoreOptions) -> LoadStoreRuns:
+        return LoadStoreRuns(self.runs.op, self.runs.cluster, self.runs.ranks, options)
 
     def _of_parts(self, runs: LoadStoreRuns, row: LoadStoreRow) -> Iterator[Cause]:
         """Yield the difference of each part of the time of one algorithm; parts add up to row - alone."""
