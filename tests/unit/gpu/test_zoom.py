@@ -114,6 +114,19 @@ def test_a_folded_step_zooms_like_the_whole_one(model):
         )  # fmt: skip
 
 
+def test_repeated_micro_batches_are_not_taken_for_one_long_collective(model):
+    plan = Plan(tp=2, pp=2, batch=32, micro_batch=1, schedule="1f1b")
+    result = simulate(model, plan, options=HOW)
+    counts = [one.count for one in of_rank(result.rank(result.slowest_rank), 0)]
+    assert max(counts) > 1  # some micro-batches stand for others
+    found, whole = (
+        chosen(result, "tp", plan),
+        chosen(simulate(model, plan, options=replace(HOW, fold="off")), "tp", plan),
+    )
+    assert found.operator_ps == pytest.approx(whole.operator_ps, rel=0.01)
+    assert sum(counts) == len(of_rank(simulate(model, plan, options=replace(HOW, fold="off")).rank(found.rank), 0))
+
+
 # -- both levels
 
 

@@ -23,6 +23,7 @@ from trine.results.activity import PHASE_NAMES
 
 if TYPE_CHECKING:
     from trine.graph.grid import RankGrid
+    from trine.graph.taskgraph import Records, TaskGraph
     from trine.results import Result
 
 #: Compare two ways to wait: the GPU's default, and a monitor.
@@ -174,21 +175,39 @@ def choose(result: Result, grid: RankGrid, options: DetailOptions) -> ChosenColl
     group_result = result.of_ranks(group)
     first = first_tasks(group_result, group.index(options.rank))[chosen.place]
     label = int(group_result.graph.labels.collective[first])
+    records = simulated_records(group_result)
+    start_ps = _of_rows(group_result, label, len(group), np.minimum, records.ready_ps)
+    shown_ps = _of_rows(group_result, label, len(group), np.minimum, group_result.records.ready_ps)
+    later_ps = int(shown_ps.min() - start_ps.min())  # of the micro-batches before it that are not simulated
+    end_ps = _of_rows(group_result, label, len(group), np.maximum, records.end_ps)
     return ChosenCollective(
         what=chosen, rank=options.rank, group=group,
-        start_ps=_of_rows(group_result, label, len(group), np.minimum, group_result.records.ready_ps),
-        end_ps=_of_rows(group_result, label, len(group), np.maximum, group_result.records.end_ps),
+        start_ps=start_ps + later_ps, end_ps=end_ps + later_ps,
         others=tuple(match.words for match in matches if match is not chosen),
     )  # fmt: skip
 
 
 def of_rank(result: Result, row: int) -> list[StepCollective]:
     """Return all collectives of the rank in a row, in order of time."""
-    graph = result.graph
-    ends_ps = np.zeros(len(graph.collectives), np.int64)
+    graph, records = result.graph, simulated_records(result)
     of_row = np.flatnonzero((graph.labels.collective >= 0) & (graph.rank == row))
-    np.maximum.at(ends_ps, graph.labels.collective[of_row], result.records.end_ps[of_row])
-    return [_collective(result, task, place, ends_ps) for place, task in enumerate(first_tasks(result, row))]
+    label = graph.labels.collective[of_row]
+    ends_ps, counts = np.zeros(len(graph.collectives), np.int64), np.ones(len(graph.collectives), np.int64)
+    np.maximum.at(ends_ps, label, records.end_ps[of_row])
+    if result.weights is not None:
+        np.maximum.at(counts, label, result.weights[of_row])
+    return [
+        _collective(graph, task, place, (records.ready_ps, ends_ps, counts))
+        for place, task in enumerate(first_tasks(result, row))
+    ]
+
+
+def simulated_records(result: Result) -> Records:
+    """Return the records with the times of one period where micro-batches stand for others.
+
+    The records of such a step stretch these periods over all that they stand for.
+    """
+    return result.records if result.repeats is None else result.repeats.unstretched(result.records)
 
 
 def first_tasks(result: Result, row: int) -> list[int]:
@@ -202,8 +221,9 @@ def first_tasks(result: Result, row: int) -> list[int]:
     return tasks
 
 
-def _collective(result: Result, task: int, place: int, ends_ps: Int64) -> StepCollective:
-    graph = result.graph
+def _collective(graph: TaskGraph, task: int, place: int, times: tuple[Int64, Int64, Int64]) -> StepCollective:
+    """Return a collective. times: ready times of all tasks; end and count of each collective on the rank."""
+    ready_ps, ends_ps, counts = times
     labels = graph.labels
     about = graph.collectives[int(labels.collective[task])]
     layer, phase = int(labels.layer[task]), int(labels.phase[task])
@@ -213,8 +233,8 @@ def _collective(result: Result, task: int, place: int, ends_ps: Int64) -> StepCo
         place=place, kind=about.kind, axis=about.axis, algorithm=about.algorithm, size_bytes=about.size_bytes,
         num_ranks=about.num_ranks, layer=layer_name, layer_number=layer, phase=phase_name,
         microbatch=int(labels.microbatch[task]), step=max(0, int(labels.step[task])),
-        start_ps=int(result.records.ready_ps[task]), end_ps=int(ends_ps[labels.collective[task]]),
-        count=1 if result.weights is None else int(result.weights[task]),
+        start_ps=int(ready_ps[task]), end_ps=int(ends_ps[labels.collective[task]]),
+        count=int(counts[labels.collective[task]]),
     )  # fmt: skip
 
 

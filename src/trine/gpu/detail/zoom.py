@@ -17,6 +17,7 @@ from trine.gpu.detail.choice import (
     has_unknown_root,
     layers_called,
     of_rank,
+    simulated_records,
     with_kernels,
 )
 from trine.gpu.kernels.build import known_kernels
@@ -69,10 +70,10 @@ def choose_zoom(result: Result, grid: RankGrid, word: str) -> ZoomChoice:
     of_step = [one for one in of_rank(alone, 0) if one.step == result.num_steps - 1]
     with_kernel = with_kernels(of_step, rank)
     matches = _matching(of_step, with_kernel, word, alone.graph.layer_names, rank)
-    usable = [one for one in matches if not has_unknown_root(one)]
-    operator_ps = _times_after_last(result, grid, rank, usable or matches)
+    candidates = [one for one in matches if not has_unknown_root(one)] or matches
+    operator_ps = _times_after_last(result, grid, rank, candidates)
     longest = int(np.argmax(operator_ps))
-    chosen = (usable or matches)[longest]
+    chosen = candidates[longest]
     return ZoomChoice(
         word=word, what=chosen, rank=rank, number=with_kernel.index(chosen) + 1,
         operator_ps=int(operator_ps[longest]), matches=len(matches),
@@ -124,7 +125,7 @@ def _times_after_last(result: Result, grid: RankGrid, rank: int, collectives: Se
 
 def _after_last(result: Result, num_rows: int, row: int, labels: Sequence[int]) -> Int64:
     """Return the end on ``row`` - the last row's first start, of each labelled collective: int64[labels]."""
-    graph, records = result.graph, result.records
+    graph, records = result.graph, simulated_records(result)
     label_of_task = graph.labels.collective
     tasks = np.flatnonzero(np.isin(label_of_task, labels) & (graph.rank >= 0))
     index_of_label = np.full(len(graph.collectives), -1, np.int64)
