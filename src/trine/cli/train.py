@@ -180,8 +180,9 @@ class TrainAnswer:
         return content if self._ensemble is None else {**content, "ensemble": self._ensemble.document()}
 
 
-#: Parts of the answer that other packages give: the class of ``--detail``, and of ``--chakra``.
+#: Parts of the answer that other packages give: the class of ``--detail``, of ``--chakra``, and of ``--zoom``.
 _DETAIL, _CHAKRA = "trine.gpu.cli.detail:DetailAnswer", "trine.formats.chakra.export:ChakraExport"
+_ZOOM = "trine.gpu.cli.zoom:ZoomAnswer"
 
 
 def train(
@@ -216,6 +217,10 @@ def train(
     detail_perfetto: Annotated[
         str | None, Option("Write the timeline of that kernel.", "FILE", OUTPUT)
     ] = None,
+    zoom: Annotated[
+        str | None,
+        Option("Simulate a collective load by load too: largest, or a kind, axis or layer.", "COLLECTIVE", RANKS),
+    ] = None,
     neighbour: Annotated[
         str | None, Option("Run the second job or background traffic of FILE on the same links.", "FILE", CHANCE)
     ] = None,
@@ -246,6 +251,9 @@ def train(
     kernel = load_target(_DETAIL)(detail, detail_perfetto)
     if detail is not None and ranks.repeat is not None:
         raise InputError("--detail is about one run: it does not go with --repeat")
+    zoomed = load_target(_ZOOM)(zoom)
+    if zoom is not None and ranks.repeat is not None:
+        raise InputError("--zoom is about one run: it does not go with --repeat")
     job = plan_from(layout, plan)
     described = replace(machine, gpu=choices["gpu"])
     is_whole = neighbour is not None and machine.cluster is not None  # the neighbour takes GPUs that the job leaves
@@ -260,7 +268,7 @@ def train(
         choices.values["cpu"] = False
         note = "leaves out CPU launches, which ASTRA-sim cannot read (--chakra-target chakra keeps them)"
         warnings = [*warnings, note]
-    is_record = is_recording() and not (answer.is_study or explain_memory or detail or tokens or sensitivity)
+    is_record = is_recording() and not (answer.is_study or explain_memory or detail or zoom or tokens or sensitivity)
     with watched(), observing(on_job=None if chakra is None else exported.export), showing_few(is_record):
         step_options = choices.make(
             cluster=cluster,
@@ -279,6 +287,7 @@ def train(
         others,
         MemoryAnswer(explain_memory, memory_snapshot),
         kernel,
+        zoomed,
         exported,
         NeighbourAnswer(neighbour),
         flags,

@@ -12,6 +12,7 @@ from trine.report.remedies import remedies
 from trine.report.run_blocks import NO_RUN, RunBlocks
 from trine.report.slow import slow_section
 from trine.report.step import AXES, fullest_memory, step_ps
+from trine.report.zoom import zoom_section
 
 _TONES = {"fits": "good", "tight": "warn", "does not fit": "bad"}
 
@@ -19,9 +20,7 @@ _TONES = {"fits": "good", "tight": "warn", "does not fit": "bad"}
 def training_page(document: Document, command: str, run: RunBlocks = NO_RUN) -> Page:
     """Return the page of a step. run: blocks of the run itself; none if the answer comes from a file."""
     sections = [fit_section(document, run), slow_section(document, run), links_section(document, run)]
-    found = remedies(document)
-    if found is not None:
-        sections.append(found)
+    sections += [each for each in (zoom_section(document), remedies(document)) if each is not None]
     sections.append(certainty(document, command))
     return Page(
         title=title(document), answer=_answer(document), subject=text(document, "command") or "train",

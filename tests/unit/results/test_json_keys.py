@@ -34,6 +34,7 @@ _COLLECTIVE = (
 LINES = {
     "result": [
         f"train {GPT} --tp 4 --batch 1 --cluster dgx-h100 --detail rank=1,layer=1 --explain-memory",
+        f"train {GPT} --tp 4 --batch 1 --cluster dgx-h100 --zoom largest",
         f"train {SMALL} --overlap range",
         f"train {GPT} --dp 2 --batch 1 --cluster dgx-h100 --offload optimizer",
         f"train {GPT} --batch 24 --micro-batch 1",
@@ -184,8 +185,14 @@ RARE = {
         "plan.recorded_collectives",  # a trace of several ranks
         # a long run: tests/closed_form/test_other_profiles.py
         "other_profiles", *(f"other_profiles.{name}" for name in ("software", "step_s", "change")),
-        *(f"detail.kernel.options.{name}" for name in ("rows", "cols", "inner", "dtype_bytes")),  # fused kernels
-        *(f"detail.kernel.options.monitor.{name}" for name in ("capacity", "wakeup_s")),  # sync=mwait
+        *(
+            f"{detail}.kernel.options.{name}"
+            for detail in ("detail", "zoom.detail")
+            for name in (
+                "rows", "cols", "inner", "dtype_bytes",  # fused kernels
+                "monitor.capacity", "monitor.wakeup_s",  # sync=mwait
+            )
+        ),
     ),
     "validate-collectives": ("skipped.series", "skipped.why"),
     "validate-loadstore": (
@@ -208,6 +215,7 @@ SLOW = {"result", "study"}
 ELSEWHERE = {
     "envelope": "tests/envelope.py",
     "detail": "as part of result",
+    "zoom": "as part of result",
     "sensitivity": "as part of result",
     "trace-capture": "the same class as trace inspect; needs torch",
     "measure": "tests/unit/measure/test_measure_command.py, with a replayed device",

@@ -146,7 +146,7 @@ def _operator_parts(
 ) -> dict[str, tuple[int, str]]:
     """Return the parts of an operator-level time; they sum to it. min_bytes: the smallest size."""
     if not is_simulated:
-        return _summed(row.parts)
+        return summed_parts(row.parts)
     (messages,) = (part for part in row.parts if part.name == "messages")
     # The time of the smallest messages with the same schedule
     choice = options if is_plan(options.algorithm) else replace(options, algorithm=row.algorithm, protocol=row.protocol)
@@ -159,7 +159,8 @@ def _operator_parts(
     }
 
 
-def _summed(parts: Sequence[TimePart]) -> dict[str, tuple[int, str]]:
+def summed_parts(parts: Sequence[TimePart]) -> dict[str, tuple[int, str]]:
+    """Return the parts of a library's formula as parts of both levels: name -> (ps, reason)."""
     sums: dict[str, tuple[int, str]] = {}
     for part in parts:
         name = _OF_FORMULA.get(part.name, OVERLAP)

@@ -23,11 +23,13 @@ from trine.results.activity import PHASE_NAMES
 
 if TYPE_CHECKING:
     from trine.graph.grid import RankGrid
-    from trine.graph.taskgraph import TaskGraph
+    from trine.graph.taskgraph import Records, TaskGraph
     from trine.results import Result
 
 #: Compare two ways to wait: the GPU's default, and a monitor.
 BOTH = "both"
+#: Wait as the GPU does by default; no comparison.
+DEFAULT = "default"
 _WHOLE = ("rank", "microbatch", "step", "number", "workgroups")
 #: Messages list this many names and count the rest.
 _SHOWN = 6
@@ -43,8 +45,8 @@ class DetailOptions(OneLine):
     phase: ``forward``, ``backward``, ... microbatch, step: numbers, from 0 [the last step]. number: position among the
     matching collectives, from 1.
     algorithm, protocol, workgroups: kernel options of :class:`trine.gpu.collective.LoadStoreOptions`.
-    sync: ``spin``, ``mwait`` or ``sleep``; ``both`` compares the GPU's default with mwait. poll: pause between reads of
-    a flag. gpu_model: name or file of the GPU model [the cluster's].
+    sync: ``spin``, ``mwait`` or ``sleep``; ``default``: the GPU's; ``both`` compares it with mwait.
+    poll: pause between reads of a flag. gpu_model: name or file of the GPU model [the cluster's].
 
     Raises
     ------
@@ -70,7 +72,7 @@ class DetailOptions(OneLine):
             value, minimum = getattr(self, name), 1 if name in ("number", "workgroups") else 0
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < minimum):
                 raise InputError(f"must be a whole number from {minimum}, got {value!r:.80}", field=name)
-        for name, allowed in (("phase", PHASE_NAMES), ("sync", (*SYNCS, BOTH))):
+        for name, allowed in (("phase", PHASE_NAMES), ("sync", (*SYNCS, BOTH, DEFAULT))):
             value = getattr(self, name)
             if value is not None and value not in allowed:
                 raise InputError(f"unknown {name} {value!r:.80}{nearest(str(value)[:80], allowed)}", field=name)
@@ -104,6 +106,7 @@ class StepCollective:
     """Collective that a rank takes part in. place: its position among the rank's collectives, in order of time.
 
     layer, phase: names, "" if unknown. microbatch: -1 if without micro-batch. start_ps: when the rank is ready for it.
+    end_ps: when its last task on the rank ends. count: how often it counts in a step whose periods repeat.
     """
 
     place: int
@@ -118,6 +121,8 @@ class StepCollective:
     microbatch: int
     step: int
     start_ps: int
+    end_ps: int
+    count: int
 
     @property
     def words(self) -> str:
@@ -159,7 +164,7 @@ def choose(result: Result, grid: RankGrid, options: DetailOptions) -> ChosenColl
         raise InputError(f"there is no rank {options.rank}; ranks are 0 to {last}, the nearest is {last}", field="rank")
     alone = result.rank(options.rank)
     names = alone.graph.layer_names
-    matches = _those_with_kernels(of_rank(alone, 0), options.rank)
+    matches = with_kernels(of_rank(alone, 0), options.rank)
     matches = _of_layer(matches, options.layer, names)
     matches = _narrowed(matches, options, result.num_steps)
     if options.number > len(matches):
@@ -168,23 +173,44 @@ def choose(result: Result, grid: RankGrid, options: DetailOptions) -> ChosenColl
     _refuse_unknown_root(chosen)
     group = grid.group(options.rank, chosen.axis)
     group_result = result.of_ranks(group)
-    first_tasks = _tasks(group_result, group.index(options.rank))
-    first = first_tasks[chosen.place]
+    first = first_tasks(group_result, group.index(options.rank))[chosen.place]
     label = int(group_result.graph.labels.collective[first])
+    records = simulated_records(group_result)
+    start_ps = _of_rows(group_result, label, len(group), np.minimum, records.ready_ps)
+    shown_ps = _of_rows(group_result, label, len(group), np.minimum, group_result.records.ready_ps)
+    later_ps = int(shown_ps.min() - start_ps.min())  # of the micro-batches before it that are not simulated
+    end_ps = _of_rows(group_result, label, len(group), np.maximum, records.end_ps)
     return ChosenCollective(
         what=chosen, rank=options.rank, group=group,
-        start_ps=_of_rows(group_result, label, len(group), np.minimum, group_result.records.ready_ps),
-        end_ps=_of_rows(group_result, label, len(group), np.maximum, group_result.records.end_ps),
+        start_ps=start_ps + later_ps, end_ps=end_ps + later_ps,
         others=tuple(match.words for match in matches if match is not chosen),
     )  # fmt: skip
 
 
 def of_rank(result: Result, row: int) -> list[StepCollective]:
     """Return all collectives of the rank in a row, in order of time."""
-    return [_collective(result.graph, task, place, result) for place, task in enumerate(_tasks(result, row))]
+    graph, records = result.graph, simulated_records(result)
+    of_row = np.flatnonzero((graph.labels.collective >= 0) & (graph.rank == row))
+    label = graph.labels.collective[of_row]
+    ends_ps, counts = np.zeros(len(graph.collectives), np.int64), np.ones(len(graph.collectives), np.int64)
+    np.maximum.at(ends_ps, label, records.end_ps[of_row])
+    if result.weights is not None:
+        np.maximum.at(counts, label, result.weights[of_row])
+    return [
+        _collective(graph, task, place, (records.ready_ps, ends_ps, counts))
+        for place, task in enumerate(first_tasks(result, row))
+    ]
 
 
-def _tasks(result: Result, row: int) -> list[int]:
+def simulated_records(result: Result) -> Records:
+    """Return the records with the times of one period where micro-batches stand for others.
+
+    The records of such a step stretch these periods over all that they stand for.
+    """
+    return result.records if result.repeats is None else result.repeats.unstretched(result.records)
+
+
+def first_tasks(result: Result, row: int) -> list[int]:
     """Return the first task of each collective of the rank in a row, in order of time."""
     graph, ready = result.graph, result.records.ready_ps
     tasks_of_rank = np.flatnonzero((graph.labels.collective >= 0) & (graph.rank == row))
@@ -195,7 +221,9 @@ def _tasks(result: Result, row: int) -> list[int]:
     return tasks
 
 
-def _collective(graph: TaskGraph, task: int, place: int, result: Result) -> StepCollective:
+def _collective(graph: TaskGraph, task: int, place: int, times: tuple[Int64, Int64, Int64]) -> StepCollective:
+    """Return a collective. times: ready times of all tasks; end and count of each collective on the rank."""
+    ready_ps, ends_ps, counts = times
     labels = graph.labels
     about = graph.collectives[int(labels.collective[task])]
     layer, phase = int(labels.layer[task]), int(labels.phase[task])
@@ -205,7 +233,8 @@ def _collective(graph: TaskGraph, task: int, place: int, result: Result) -> Step
         place=place, kind=about.kind, axis=about.axis, algorithm=about.algorithm, size_bytes=about.size_bytes,
         num_ranks=about.num_ranks, layer=layer_name, layer_number=layer, phase=phase_name,
         microbatch=int(labels.microbatch[task]), step=max(0, int(labels.step[task])),
-        start_ps=int(result.records.ready_ps[task]),
+        start_ps=int(ready_ps[task]), end_ps=int(ends_ps[labels.collective[task]]),
+        count=int(counts[labels.collective[task]]),
     )  # fmt: skip
 
 
@@ -217,7 +246,8 @@ def _of_rows(result: Result, label: int, rows: int, reduction: np.ufunc, times_p
     return times_of_rows
 
 
-def _those_with_kernels(collectives: Sequence[StepCollective], rank: int) -> list[StepCollective]:
+def with_kernels(collectives: Sequence[StepCollective], rank: int) -> list[StepCollective]:
+    """Return the collectives that have a kernel. Raises InputError if none has."""
     matches = [collective for collective in collectives if collective.num_ranks > 1 and known_kernels(collective.kind)]
     if matches:
         return matches
@@ -229,7 +259,7 @@ def _those_with_kernels(collectives: Sequence[StepCollective], rank: int) -> lis
 def _of_layer(collectives: list[StepCollective], layer: int | str | None, names: Sequence[str]) -> list[StepCollective]:
     if layer is None:
         return collectives
-    numbers = _layers(layer, names)
+    numbers = layers_called(layer, names)
     matches = [collective for collective in collectives if collective.layer_number in numbers]
     if matches:
         return matches
@@ -254,7 +284,7 @@ def _of_layer(collectives: list[StepCollective], layer: int | str | None, names:
     )
 
 
-def _layers(layer: int | str, names: Sequence[str]) -> set[int]:
+def layers_called(layer: int | str, names: Sequence[str]) -> set[int]:
     """Return layers by number or name; ``3`` matches the layers with 3 as the first number in their name."""
     text = str(layer)
     exact = {number for number, name in enumerate(names) if name == text or name.startswith(f"{text}.")}
@@ -287,10 +317,15 @@ def _narrowed(collectives: list[StepCollective], options: DetailOptions, num_ste
     return collectives
 
 
+def has_unknown_root(chosen: StepCollective) -> bool:
+    """Return whether the ranks broadcast the weights that they have updated, as one operation of all."""
+    is_of_owner = chosen.kind == "broadcast" and chosen.phase == PHASE_NAMES[Phase.OPTIMIZER]
+    return is_of_owner and chosen.algorithm.startswith(ONE_OPERATION)
+
+
 def _refuse_unknown_root(chosen: StepCollective) -> None:
     """Raise InputError for a broadcast of updated weights: each rank is a root, and the graph does not show which."""
-    is_of_owner = chosen.kind == "broadcast" and chosen.phase == PHASE_NAMES[Phase.OPTIMIZER]
-    if is_of_owner and chosen.algorithm.startswith(ONE_OPERATION):
+    if has_unknown_root(chosen):
         raise InputError(
             f"{chosen.words}: each rank broadcasts the weights that it has updated, and which one is the root of this "
             "is not known at the operator level, which has them as one operation of all; choose another collective",

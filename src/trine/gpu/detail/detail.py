@@ -22,7 +22,7 @@ from trine.common.units import format_time
 from trine.errors import InputError
 from trine.gpu.collective.options import LoadStoreOptions
 from trine.gpu.collective.runs import LoadStoreRuns
-from trine.gpu.detail.choice import BOTH, ChosenCollective, DetailOptions, choose
+from trine.gpu.detail.choice import BOTH, DEFAULT, ChosenCollective, DetailOptions, choose
 from trine.gpu.model import GpuModel
 from trine.gpu.model.options import MWAIT, ModelOptions
 from trine.gpu.peers import LOAD, Arrivals
@@ -321,7 +321,7 @@ class _Detailed:
 
     def answer(self) -> KernelDetail:
         """Run the fastest candidate kernel with the requested wait method; for BOTH, also with a monitor."""
-        poll, sync = self.detail.poll, None if self.detail.sync == BOTH else self.detail.sync
+        poll, sync = self.detail.poll, None if self.detail.sync in (BOTH, DEFAULT) else self.detail.sync
         model = ModelOptions(sync=sync, poll=poll).of(self.runs.model)
         name, first = self._fastest(model, sync)
         results, why_fewer = [first], []

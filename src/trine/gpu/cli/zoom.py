@@ -1,0 +1,59 @@
+"""``trine train --zoom``: a collective of a step at the load-store level, beside the operator level."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from trine.cli.output import Section, show
+from trine.cli.progress import watched
+from trine.errors import InputError
+
+if TYPE_CHECKING:
+    from trine.cli.output import StepRequest
+    from trine.gpu.detail.two_times import ZoomResult
+    from trine.results import Result
+
+
+class ZoomAnswer(Section):
+    """Output of ``--zoom COLLECTIVE``."""
+
+    def __init__(self, word: str | None) -> None:
+        self._word = None if word is None else word.strip()
+        if self._word == "":
+            raise InputError("--zoom needs a collective, such as --zoom largest or --zoom all_reduce")
+        self._zoomed: ZoomResult | None = None
+
+    def prepare(self, step: StepRequest, result: Result) -> None:
+        """Reject a collective that the step does not have."""
+        if self._word is None:
+            return
+        from trine.gpu.detail.zoom import choose_zoom
+        from trine.graph.grid import RankGrid
+
+        try:
+            choose_zoom(result, RankGrid(step[1].axes), self._word)
+        except InputError as error:
+            raise InputError(f"--zoom, {error}") from None
+
+    def answer(self, step: StepRequest, result: Result, json: str | None, brief: bool) -> None:
+        """Simulate the collective and print both times, if requested. result: of the step, with all ranks."""
+        if self._word is None:
+            return
+        from trine.gpu.detail.two_times import zoom
+
+        workload, plan, options = step
+        with watched("requests"):
+            try:
+                self._zoomed = zoom(workload, plan, self._word, result, options=options)
+            except KeyboardInterrupt:
+                self.finished = False
+            except InputError as error:  # its fields are options of other commands
+                text = re.sub(r"--(gpu-model|sync|poll)\b", lambda option: option[1].replace("-", "_"), str(error))
+                raise InputError(f"--zoom, {text}") from None
+        if self._zoomed is not None:
+            show(self._zoomed.headline if brief else f"\n{self._zoomed.summary()}", json)
+
+    def document(self) -> dict[str, object]:
+        """Return ``zoom``, if requested."""
+        return {} if self._zoomed is None else {"zoom": self._zoomed.document()}
