@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trine.common.units import PS_PER_S, format_time
-from trine.report.blocks import Column, Table
+from trine.report.blocks import Head, Table
 from trine.report.page import PageSection
 from trine.report.reading import Document, amount, rows, section, text
 
@@ -25,7 +25,7 @@ def zoom_section(document: Document) -> PageSection | None:
     )
     causes = Table(
         title="Difference by cause",
-        columns=(Column(name="Cause"), Column(name="Load by load - operator level", unit="s"), Column(name="Meaning")),
+        columns=(Head(name="Cause"), Head(name="Load by load - operator level", unit="s"), Head(name="Meaning")),
         rows=tuple(
             (text(cause, "name"), amount(cause, "time_s"), text(cause, "why")) for cause in rows(zoomed, "causes")
         ),

@@ -41,7 +41,7 @@ _ESTIMATE = "estimated: each such collective changes by the same time, of which 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cause:
+class CauseRow:
     """A part of the difference load-store - operator level, in ps, with its meaning."""
 
     name: str
@@ -77,7 +77,7 @@ class ZoomResult(Report):
     detail: KernelDetail
     formula: CollectiveTime | None
     same: CollectiveTime
-    causes: tuple[Cause, ...]
+    causes: tuple[CauseRow, ...]
     effect: StepEffect
 
     @property
@@ -109,7 +109,7 @@ class ZoomResult(Report):
         return low_ps <= self.loadstore_ps <= high_ps
 
     @property
-    def main_cause(self) -> Cause:
+    def main_cause(self) -> CauseRow:
         """The largest cause in the direction of the difference."""
         direction = 1 if self.difference_ps >= 0 else -1
         return max(self.causes, key=lambda cause: cause.time_ps * direction)
@@ -311,25 +311,25 @@ class _Causes:
     formula: CollectiveTime | None
     runs: LoadStoreRuns
 
-    def all(self) -> tuple[CollectiveTime, tuple[Cause, ...]]:
+    def all(self) -> tuple[CollectiveTime, tuple[CauseRow, ...]]:
         """Return the time of the compared kernel, alone, and the causes; these add up to the difference."""
         same_runs, why = self._same_algorithm()
         same = same_runs.row(self._size_bytes)
         fastest_ps = self._fastest_ps(same)
         causes = [self._in_the_step(), *self._of_parts(same_runs, same)]
-        causes.append(Cause(name=ALGORITHM, time_ps=fastest_ps - same.time.time_ps, why=why))
+        causes.append(CauseRow(name=ALGORITHM, time_ps=fastest_ps - same.time.time_ps, why=why))
         late_ps = self.detail.after_last_ps - fastest_ps
         late = "early ranks have begun when the last one comes; and this rank may end before others do"
-        return same.time, (*causes, Cause(name=LATE, time_ps=late_ps, why=late))
+        return same.time, (*causes, CauseRow(name=LATE, time_ps=late_ps, why=late))
 
     @property
     def _alone_ps(self) -> int:
         """Time at the operator level, alone and with all ranks arriving together."""
         return self.detail.operator_after_last_ps if self.formula is None else self.formula.time_ps
 
-    def _in_the_step(self) -> Cause:
+    def _in_the_step(self) -> CauseRow:
         why = "the operator level's time alone, without the step's other traffic, late ranks and CPU launches"
-        return Cause(name=IN_THE_STEP, time_ps=self._alone_ps - self.detail.operator_after_last_ps, why=why)
+        return CauseRow(name=IN_THE_STEP, time_ps=self._alone_ps - self.detail.operator_after_last_ps, why=why)
 
     def _fastest_ps(self, same: LoadStoreRow) -> int:
         """Return the time of the detail's kernel alone, with all ranks arriving together.
@@ -379,7 +379,7 @@ class _Causes:
     def _with(self, options: LoadStoreOptions) -> LoadStoreRuns:
         return LoadStoreRuns(self.runs.op, self.runs.cluster, self.runs.ranks, options)
 
-    def _of_parts(self, runs: LoadStoreRuns, row: LoadStoreRow) -> Iterator[Cause]:
+    def _of_parts(self, runs: LoadStoreRuns, row: LoadStoreRow) -> Iterator[CauseRow]:
         """Yield the difference of each part of the time of one algorithm; parts add up to row - alone."""
         operator = self._operator_parts()
         loadstore = _loadstore_parts(runs, row)
@@ -400,7 +400,7 @@ class _Causes:
                     ("operator level", operator_ps, operator_why), ("load by load", loadstore_ps, loadstore_why),
                 )
             ]  # fmt: skip
-            yield Cause(name=name, time_ps=loadstore_ps - operator_ps, why="; ".join(sides))
+            yield CauseRow(name=name, time_ps=loadstore_ps - operator_ps, why="; ".join(sides))
 
     def _operator_parts(self) -> dict[str, tuple[int, str]]:
         if self.formula is None or not self.formula.parts:
