@@ -18,7 +18,7 @@ LARGE := tests/oracle/test_engine_twin.py tests/oracle/test_circuit_twin.py test
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-unit test-whole test-slow kernels checked uncompiled check style long bench fuzz corpus mutate \
-	validation examples docs clean
+	validation accuracy examples docs clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -109,6 +109,10 @@ $(VENV)/.installed-docs: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
 	@touch $(VENV)/.installed $@
+
+accuracy: $(VENV)/.installed-test  ## compare the stored errors with the last page, and write the new page to out/accuracy.html
+	mkdir -p out
+	$(BIN)/python -m validation accuracy --output out/accuracy.html
 
 docs: $(VENV)/.installed-docs  ## build the documentation site into site/: open site/index.html; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
@@ -30,6 +31,7 @@ ENTRY = re.compile(r"(\*{0,2}[A-Za-z_]\w*(?:, \*{0,2}[A-Za-z_]\w*)*): (?=\S)")
 STYLE = ".md-grid { max-width: 76rem; }\n.md-typeset table:not([class]) code { word-break: normal; }\n"
 #: Pages that point to a generated page: hand-written pages must not, as GitHub and `trine help` lack these.
 POINTERS = {
+    "background/accuracy.md": "[All errors, with a chart of each row](../assets/accuracy.html).",
     "reference/cli.md": "All options of all commands: [All commands](commands.md). Python: [Python](python.md).",
     "reference/json.md": "Keys of all answers: [All keys](json-keys.md).",
 }
@@ -45,9 +47,20 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, make in pages.items():
         files.append(File.generated(config, path, content=make()))
     files.append(File.generated(config, "assets/site.css", content=STYLE))
+    files.append(File.generated(config, "assets/accuracy.html", content=accuracy()))
     shim = ROOT / "tools" / "iframe-worker.js"  # search without a server
     files.append(File.generated(config, f"assets/{shim.name}", content=shim.read_text("utf-8")))
     return files
+
+
+def accuracy() -> str:
+    """Return the page of all errors, with a chart of each row."""
+    sys.path.insert(0, str(ROOT))
+    from trine.report.html import render
+    from validation.accuracy import figures
+    from validation.accuracy_page import accuracy_page
+
+    return render(accuracy_page(figures())).decode()
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -15,6 +15,7 @@ PROGRAM = "python -m validation"
 COMMANDS: dict[str, Callable[..., None]] = {
     "collectives": cli.collectives, "loadstore": cli.loadstore, "training": cli.training, "layouts": cli.layouts,
     "memory": cli.memory, "serving": cli.serving, "operators": cli.operators, "scaling": cli.scaling,
+    "accuracy": cli.accuracy,
 }  # fmt: skip
 
 

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from trine.cli.completions import software_profiles
 from trine.cli.options import OUTPUT, Brief, Details, Json, Option
-from trine.cli.output import end, say, show, show_answer, to_terminal, until_stopped, write_json, writes, written
+from trine.cli.output import (
+    EXIT_FAILED,
+    end,
+    say,
+    show,
+    show_answer,
+    to_terminal,
+    until_stopped,
+    write_json,
+    writes,
+    written,
+)
 from trine.cli.progress import RowsLine
 from trine.results.text import first_screen
 
@@ -245,6 +256,34 @@ def scaling(brief: Brief = False, details: Details = False, json: Json = None) -
     from validation.scaling import validate_scaling
 
     _answer(validate_scaling(), json, brief, details)
+
+
+def accuracy(
+    output: Annotated[str, Option("Write the page to this file: NAME.html.", "FILE", OUTPUT)] = "accuracy.html",
+    store: Annotated[bool, Option("Make these figures those of the last stored page.", panel=OUTPUT)] = False,
+) -> None:
+    """Write the page of all errors, and compare its figures with those of the last one; exit 1 if one got worse.
+
+    Example: python -m validation accuracy --output accuracy.html
+    """
+    from trine.report.html import write_page
+    from validation.accuracy import changes, figures, read_stored
+    from validation.accuracy import store as store_figures
+    from validation.accuracy_page import accuracy_page
+
+    found = figures()
+    differing = changes(read_stored(), found)
+    for change in differing:
+        print(f"{'worse' if change.is_worse else 'changed'}  {change.sentence}")
+    worse = sum(change.is_worse for change in differing)
+    print(
+        f"{len(found):,} figures of stored reports, {len(differing):,} differ from the last page, {worse:,} are worse"
+    )
+    written(output, lambda path: write_page(accuracy_page(found), path), "page written to {}")
+    if store:
+        store_figures(found)
+    elif worse:
+        raise SystemExit(EXIT_FAILED)
 
 
 def _answer(validation: Validation, json: str | None, brief: bool, details: bool) -> None:
