@@ -24,6 +24,8 @@ PATIENCE_S = 90.0
 STALE_BYTES = 780 * 2**20
 #: Start of a line that is not an error; trine prints it once per machine.
 COMPILES = "compiling kernels ("
+#: The address of a live page, before the command begins.
+LIVE = "live at http://127.0.0.1:"
 WORKER = Path(__file__).with_name("fuzz_worker.py")
 _FRAME = re.compile(r'File "[^"]*?(trine/[\w/]+\.py|[\w/.-]+\.py)", line (\d+), in (\w+)')
 
@@ -154,7 +156,8 @@ def fault(case: Case, answer: Mapping[str, Any]) -> str | None:
 
 def _message_fault(case: Case, answer: Mapping[str, Any]) -> str | None:
     """Return the fault in an answer's messages: errors are one short line, only on stderr, and name the file."""
-    code, lines = answer["code"], [line for line in answer["stderr"].splitlines() if not line.startswith(COMPILES)]
+    told = (COMPILES, LIVE)
+    code, lines = answer["code"], [line for line in answer["stderr"].splitlines() if not line.startswith(told)]
     if code not in (0, 1, 2):
         return f"code: {code}"
     if "Traceback (most recent call last)" in answer["stderr"]:

@@ -77,7 +77,7 @@ def test_a_long_command_line_is_not_cut_but_named_by_its_option() -> None:
         (f"{JOB} --fsdp 8", "trine writes it as --sharding fsdp", "try:"),
         (f"{JOB} --parallel ddp --precision int3", "unknown precision 'int3'", "try:"),
         (f"{JOB} --parallel ddp --precision amp", "unknown precision 'amp'", "try:"),
-        (f"{JOB} --parallel ddp --fp8", "--precision takes a whole recipe: fp8, fp8-current", "did you mean"),
+        (f"{JOB} --parallel ddp --fp8", "--precision takes a whole recipe: fp8, mxfp8", "did you mean"),
         (f"{JOB} --dp 8 --zero 7", "trine writes it as --sharding zeroVALUE", "try:"),
         (f"{JOB} --parallel ddp --plot x.png", "--timeline x.png", "--slow"),
         ("plan llama-3-8b --gpus 64 --tp 2", "try: trine plan llama-3-8b --gpus 64 --fix tp=2", "--top"),
