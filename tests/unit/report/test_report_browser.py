@@ -22,15 +22,16 @@ MANY, MAX_RENDER_S, MEDIAN_PAN_S, MAX_PAN_S = 100_000, 2.0, 0.050, 0.200
 def drive(tmp_path_factory):
     """Return a function that writes a page and opens it; one browser serves all tests."""
     folder = tmp_path_factory.mktemp("reports")
+    from selenium.webdriver.support.ui import WebDriverWait
+
     with browser(folder / "profile") as driver:
 
         def open_page(page, fragment: str = ""):
             path = folder / f"{time.monotonic_ns()}.html"
             write_page(page, path)
             driver.get(f"{path.as_uri()}{fragment}")
-            assert driver.execute_script(
-                "return document.readyState === 'complete' && !!document.querySelector('main')"
-            )
+            drawn = "return document.readyState === 'complete' && !!document.querySelector('main')"
+            WebDriverWait(driver, 60, poll_frequency=0.05).until(lambda each: each.execute_script(drawn))
             return driver
 
         yield open_page
