@@ -17,7 +17,7 @@ from pathlib import Path
 from trine.common._jit_files import said
 from trine.common._version import __version__
 
-#: Extras that users install, with what they add; the others serve trine's own development.
+#: Extras for users, and their purpose; the others serve trine's own development.
 EXTRAS = {
     "plot": "pictures (--plot, --timeline)",
     "parquet": "--parquet, and traces in Parquet",
@@ -40,7 +40,7 @@ _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)[^;]*(?:;\s*extra\s*==\s*[\"']([A-Z
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package that trine uses. version: None if it is not installed. extra: the extra that asks for it, or ""."""
+    """A package that trine uses. version: None if missing. extra: the extra that asks for it, or ""."""
 
     name: str
     version: str | None
@@ -49,7 +49,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Processors:
-    """cores: those of the machine. usable: those that this process may use, after affinity and quota of its group."""
+    """cores: of the machine. usable: by this process, after affinity and quota of its group."""
 
     cores: int
     usable: float
@@ -57,7 +57,7 @@ class Processors:
 
 @dataclass(frozen=True, slots=True)
 class KernelFolder:
-    """Folder of compiled kernels. folder: None if none can be used, with the reason as problem."""
+    """Folder of compiled kernels. folder: None if no folder works, with the reason as problem."""
 
     folder: str | None
     kernels: int
@@ -126,7 +126,7 @@ def memory_bytes() -> int | None:
 
 
 def _numbers_of(path: Path) -> list[int]:
-    """Return the whole numbers of a file of a control group; [] if there is none, or a word such as ``max``."""
+    """Return the whole numbers of a file of a control group; [] without a file, or for a word such as ``max``."""
     try:
         words = path.read_text(encoding="ascii").split()
     except (OSError, UnicodeDecodeError):

@@ -9,7 +9,7 @@ from trine.experiments.spec import ExperimentSpec
 from trine.results.axes import axis_of, is_geometric, number, tick_at, tidy, title, write_in_full
 from trine.results.picture import COLOURS, subplots
 
-#: Results of which more is better; the best point of all others is the lowest.
+#: Results whose highest value is the best; of all others the lowest is.
 _RATES = ("_per_s", "_GBps", "mfu", "efficiency", "throughput", "speedup")
 #: Commands whose points are rival answers to one question, so that one of them is the best.
 _RIVALS = ("train", "plan", "size", "infer")

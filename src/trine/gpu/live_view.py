@@ -14,7 +14,7 @@ from trine.gpu.system import GpuSystem
 
 #: Most wavefronts and semaphores in a view.
 SHOWN = 8
-#: What wavefronts do, in words.
+#: Activities of wavefronts in words.
 DOING = {
     S.WAVE_NEW: "starting",
     S.WAVE_QUEUED: "waiting to issue",
@@ -31,7 +31,7 @@ WAITING = (S.WAVE_FULL, S.WAVE_COUNTING, S.WAVE_DRAINING, S.WAVE_ACQUIRING, S.WA
 
 
 def view_of_gpus(state: GpuState, system: GpuSystem, rank: int) -> dict[str, Any]:
-    """Return the state of a run: wavefronts by what they do, those that wait longest, compute units of one rank.
+    """Return the state of a run: wavefronts by activity, the longest waits, and the compute units of one rank.
 
     rank: whose compute units to list; -1: of no rank.
     """

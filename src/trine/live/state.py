@@ -1,4 +1,4 @@
-"""A run as the live page sees it: what it has told so far, and what the page asks of it.
+"""A run as the live page sees it: its reports so far, and the commands of the page.
 
 The simulation's thread calls :meth:`LiveRun.chunk`, :meth:`~LiveRun.progress` and :meth:`~LiveRun.stage`; the server's
 threads call the other methods. A view of the simulation is computed in its own thread, between two chunks, and only
@@ -118,7 +118,7 @@ class LiveRun:
     # The page's side ------------------------------------------------------------------------------------------------
 
     def status(self, rank: int = -1) -> dict[str, Any]:
-        """Return everything that the page shows. rank: whose tasks or compute units to list; -1: of no rank."""
+        """Return the whole content of the page. rank: whose tasks or compute units to list; -1: of no rank."""
         now = time.monotonic()
         with self._lock:
             self._needs_view = self._needs_view or rank != self._rank

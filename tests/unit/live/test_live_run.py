@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from contextlib import contextmanager
+from itertools import pairwise
 
 import pytest
 
@@ -155,7 +156,8 @@ def test_a_load_store_run_names_what_wavefronts_wait_for():
     assert any("semaphore" in row["for"] for row in waits)
     assert all(row["since_ps"] >= 0 for row in waits)
     assert any(view.get("units") for view in views)
-    assert all(sum(view["wavefronts"].values()) >= 0 for view in views)
+    assert max(sum(view["wavefronts"].values()) for view in views) > 0
+    assert all(view["ended"] <= after["ended"] for view, after in pairwise(views) if view["now_ps"] <= after["now_ps"])
 
 
 def test_stop_ends_the_run_as_an_interrupt_does():
