@@ -236,7 +236,7 @@ def test_a_picture_needs_known_columns(tmp_path):
     answer = sweep(spec("picky"), tmp_path / "e", processes=1)
     figure = answer.plot("points", path=tmp_path / "half.svg", x="n", y="half", color="status")
     assert figure.axes[0].get_xlabel() == "n"
-    (line, _) = figure.axes[0].get_lines()
+    (line,) = [line for line in figure.axes[0].get_lines() if line.get_label() == "done"]
     assert list(line.get_ydata()) == list(range(1, 21))
     with pytest.raises(InputError, match="no column 'hlaf'; did you mean 'half'"):
         answer.plot("points", x="n", y="hlaf")
