@@ -94,7 +94,7 @@ def described_machine(options: MachineOptions) -> tuple[Cluster | None, list[str
 
 
 def job_machine(num_ranks: int, options: MachineOptions) -> tuple[Cluster | None, list[str]]:
-    """Return the cluster of a job of ``num_ranks``: all of it, or ``--nodes`` nodes.
+    """Return the cluster of a job of ``num_ranks``: all of it, or as many nodes as ``--nodes`` or the job asks for.
 
     Raises InputError: an option about links or routes changes no message's path.
     """
@@ -111,7 +111,10 @@ def _job_machine(num_ranks: int, options: MachineOptions) -> tuple[Cluster | Non
     if options.topology is not None or options.cluster is None:
         has_no_network = options.topology is None and not options.has_circuits
         return described_machine(replace(options, gpus=None if has_no_network else num_ranks))
-    return described_machine(replace(options, gpus=None if options.nodes is None else num_ranks))
+    from trine.cluster.load import load_cluster, nodes_follow
+
+    has_nodes = options.nodes is not None or nodes_follow(load_cluster(options.cluster), num_ranks)
+    return described_machine(replace(options, gpus=num_ranks if has_nodes else None))
 
 
 #: Clusters of the points of experiments: answers about routes and collectives are kept with a cluster.

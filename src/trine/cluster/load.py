@@ -75,6 +75,13 @@ def load_cluster(
         return cluster if routing is None else cluster.routed(routing, "asked for")
 
 
+def nodes_follow(cluster: Cluster, gpus: int) -> bool:
+    """Return whether ``gpus`` GPUs are copies of ``cluster``, one node or rack, joined by its usual fabric."""
+    from trine.cluster.copies import joined_nodes
+
+    return gpus > len(cluster.gpus) and cluster.fabric is not None and not joined_nodes(cluster)
+
+
 def rescaled(cluster: Cluster, factors: Mapping[str, Mapping[str, float]]) -> Cluster:
     """Return the cluster with fields of its links multiplied; the data sheet's bandwidth is at least the new one.
 
@@ -94,8 +101,10 @@ def rescaled(cluster: Cluster, factors: Mapping[str, Mapping[str, float]]) -> Cl
     return replace(cluster, links=replace(table, numbers=tuple(map(change, table.numbers))))
 
 
-def as_cluster(cluster: Cluster | str | os.PathLike[str]) -> Cluster:
+def as_cluster(cluster: Cluster | str | os.PathLike[str], gpus: int | None = None) -> Cluster:
     """Return ``cluster``, or the preset or file that it names, with messages spread over all parallel switches.
+
+    gpus: GPUs of the job. If a named node or rack has fewer, and a usual fabric, copies of it are joined.
 
     Raises InputError: neither a cluster nor a name. SpecError: as in :func:`load_cluster`.
     """
@@ -103,7 +112,10 @@ def as_cluster(cluster: Cluster | str | os.PathLike[str]) -> Cluster:
         return spread_over_planes(cluster)
     if not isinstance(cluster, str | os.PathLike):
         raise InputError(f"must be a cluster, or the name of one, got {cluster!r:.80}", field="cluster")
-    return spread_over_planes(load_cluster(cluster))
+    named = load_cluster(cluster)
+    if gpus is not None and nodes_follow(named, gpus):
+        named = load_cluster(cluster, gpus=gpus)
+    return spread_over_planes(named)
 
 
 def _load(name_or_path: str | os.PathLike[str]) -> Cluster:

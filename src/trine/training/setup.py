@@ -514,7 +514,7 @@ def load_machine(cluster: Cluster | str | os.PathLike[str] | None, plan: Plan) -
         if plan.num_ranks > 1:
             raise InputError(f"{plan.num_ranks} GPUs need a cluster: a preset such as dgx-h100, a file, or a topology")
         return None
-    cluster = as_cluster(cluster)
+    cluster = as_cluster(cluster, plan.num_ranks)
     if plan.num_ranks > len(cluster.gpus):
         from trine.cluster.copies import more_gpus
 

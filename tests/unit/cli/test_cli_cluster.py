@@ -169,3 +169,22 @@ def test_wrong_names_end_with_two() -> None:
     assert "did you mean 'dgx-h100'" in text
     with pytest.raises(SpecError):
         load_cluster("dgx-h10")
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "fabric", "nodes"),
+    [("dgx-h100", 16, None, 2), ("dgx-h100", 128, "clos:2", 16), ("gb200-nvl72", 300, None, 5)],
+)
+def test_a_job_of_more_gpus_than_a_node_has_joins_nodes(name, gpus, fabric, nodes) -> None:
+    machine, _ = job_machine(gpus, MachineOptions(cluster=name, fabric=fabric))
+    asked, _ = job_machine(gpus, MachineOptions(cluster=name, fabric=fabric, nodes=nodes))
+    assert machine is not None
+    assert machine == asked
+    assert len(machine.gpus) == gpus
+
+
+def test_a_named_node_of_python_joins_too() -> None:
+    from trine.cluster.load import as_cluster
+
+    assert as_cluster("dgx-h100", 16) == as_cluster(load_cluster("dgx-h100", nodes=2))
+    assert as_cluster(load_cluster("dgx-h100"), 16) == as_cluster("dgx-h100")  # a Cluster is taken as it is

@@ -48,8 +48,6 @@ def run(line: str) -> tuple[int, str, str]:
         (f"{REDUCE} --cluster dgx-h100 --fabric clos", "joins nodes, but there is one: add --nodes N"),
         (f"{REDUCE} --cluster dgx-h100 --nodes 2 --fabric none", "no link leads from one node to another"),
         (f"{REDUCE} --cluster dgx-h100 --nodes 2 --fabric clos@ib-ndr:2", "as in 'clos:2@ib-ndr'"),
-        (f"{TRAIN} --cluster dgx-h100 --gpus 16", "has 8: --nodes 2 (nodes=2 of load_cluster) joins 2 copies"),
-        (f"{TRAIN} --cluster gb200-nvl72 --gpus 300", "has 72: --nodes 5 (nodes=5"),
         (f"{TRAIN} --cluster four.yaml --gpus 64", "has 32: its 4 nodes are joined already"),
         (f"{TRAIN} --cluster plain.yaml --gpus 8", "has 4: it has no NICs"),
         (f"{TRAIN} --gpus 16 --nodes 2", "--nodes is about the machine, and none was described: give --cluster"),
