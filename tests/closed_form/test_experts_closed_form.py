@@ -8,8 +8,10 @@ import pytest
 from forms_of_parallelism import build, collectives, model, payloads, sent_bytes
 
 import trine
+from trine.common.evidence import EXPERT_LOAD
 from trine.compute import make_compute
 from trine.graph.program import Compute, Recv, Send
+from trine.graph.workload import EVEN_EXPERTS
 from trine.parallel.job import JobContext
 from trine.parallel.plan import Plan
 from trine.parallel.token_partition import expert_load
@@ -141,3 +143,26 @@ def test_experts_split_by_features_under_tensor_parallelism() -> None:
         assert context.local_bytes[weight] * 4 == workload.tensors[weight].size_bytes
     exchanges = collectives(job.programs[0], "all_to_all")
     assert {step.size_bytes for step in exchanges} == {COPIES // 2}  # each rank sends its part of the tokens
+
+
+def test_an_answer_names_the_busiest_rank_and_no_even_load() -> None:
+    """Zipf, exponent 1, 8 experts: the first gets 8 / H(8) times an even share, H(8) = 1 + 1/2 + ... + 1/8."""
+    plan = Plan(dp=8, ep=8, expert_imbalance="zipf:1.0")
+    result = trine.simulate(moe(), plan, cluster="dgx-h100")
+    times = EXPERTS / sum(1 / (n + 1) for n in range(EXPERTS))
+    [load] = [item.detail for item in result.evidence if item.what == EXPERT_LOAD]
+    assert f"rank 0 of each ep group (expert 0) gets {times:.3g} times an even share" in load
+    assert load in " ".join(result.summary().split())
+    assert not [item for item in result.evidence if EVEN_EXPERTS in item.detail]
+    balanced = trine.simulate(moe(), Plan(dp=8, ep=8), cluster="dgx-h100")
+    assert [item for item in balanced.evidence if EVEN_EXPERTS in item.detail]
+    assert not [item for item in balanced.evidence if item.what == EXPERT_LOAD]
+
+
+def test_tokens_in_excess_of_an_even_exchange_go_along_the_axis_of_experts() -> None:
+    uneven = trine.simulate(moe(), Plan(dp=4, ep=4, expert_imbalance="zipf:1.0"), cluster="dgx-h100")
+    messages = [use for use in uneven.collectives if use.kind == "send_recv"]
+    assert messages
+    assert {use.axes for use in messages} == {("ep",)}
+    staged = trine.simulate(moe(), Plan(pp=2, batch=2, micro_batch=1), cluster="dgx-h100")
+    assert {use.axes for use in staged.collectives if use.kind == "send_recv"} == {()}

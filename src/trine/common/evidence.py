@@ -14,6 +14,8 @@ MEASURED, INTERPOLATED, MODELLED, TRANSFERRED, ASSUMED = (
 EVIDENCE = (MEASURED, INTERPOLATED, MODELLED, TRANSFERRED, ASSUMED)
 #: Statement about the user's own file of measured kernels; the answer's last lines quote it.
 GPU_FILE = "GPU file"
+#: Statement about the load of experts, if it is uneven; the answer's last lines quote it.
+EXPERT_LOAD = "load of experts"
 
 
 def count_kinds(evidence: Iterable[Evidence]) -> str:

@@ -18,6 +18,8 @@ PHASES = (FORWARD, BACKWARD, OPTIMIZER)
 
 #: ``Workload.format`` of a workload synthesised from a model's shapes: its times are predictions.
 SYNTHESISED = "synthesised"
+#: Assumption of a workload with experts, which a plan's ``expert_imbalance`` replaces.
+EVEN_EXPERTS = "every expert gets the same number of tokens; no token is dropped"
 
 #: Entry of ``Workload.missing`` for a profile without GPU kernels.
 GPU_KERNELS = "GPU kernels"

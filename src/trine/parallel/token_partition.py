@@ -201,6 +201,16 @@ class ExpertLoad:
         """Whether all ranks have equal shares."""
         return len(set(self.shares)) == 1
 
+    def words(self, num_experts: int) -> str:
+        """Return the busiest rank of a group of ``num_experts`` experts, its load, and the part of dropped tokens."""
+        busiest = self.shares.index(max(self.shares))
+        per_rank = num_experts // len(self.shares)
+        first = busiest * per_rank
+        experts = f"expert {first}" if per_rank == 1 else f"experts {first} to {first + per_rank - 1}"
+        times = float(self.of(busiest))
+        text = f"rank {busiest} of each ep group ({experts}) gets {times:.3g} times an even share of tokens"
+        return f"{text}; {float(self.dropped):.1%} of all are dropped" if self.dropped else text
+
     def of(self, position: int) -> Fraction:
         """Return the tokens at a position relative to an even share."""
         return self.shares[position] * len(self.shares)

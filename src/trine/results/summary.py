@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trine.common.evidence import GPU_FILE
+from trine.common.evidence import EXPERT_LOAD, GPU_FILE
 from trine.common.units import format_bandwidth, format_bytes, format_time
 from trine.results import headline
 from trine.results.screen import Listing, Screen
@@ -41,6 +41,7 @@ def screen(result: TaskRun) -> Screen:
             ("range", "" if result.band is None else result.band.words),
             ("rests on", basis(result.evidence, profile_suffix(result))),
             ("bottleneck", _bottleneck(result)),
+            ("experts", _statement(result, EXPERT_LOAD)),
             ("contention", _contention(result)),
             ("folding", _folding(result)),
             ("next", f"--details (operators, layers, links, evidence){_next(result)}"),
@@ -192,7 +193,7 @@ def _uses(result: TaskRun) -> Listing:
     for use in uses[:MAX_COLLECTIVES]:
         lines.append(
             (
-                f"{use.kind} {_group(use)} {use.group_size}",
+                _group(use),
                 f"{use.count:,} x {format_bytes(use.size_bytes)}",
                 format_time(use.transfer_ps),
                 *([f"+ {format_time(use.waiting_ps)} wait for late ranks" if use.waiting_ps else ""] if waits else []),
@@ -202,9 +203,14 @@ def _uses(result: TaskRun) -> Listing:
 
 
 def _group(use: CollectiveUse) -> str:
-    """Return the axes of the group, such as ``dp``; ``of`` if no axis has a name."""
-    names = [axis for axis in use.axes if not axis[-1:].isdigit()]
-    return "-".join(names) or "of"
+    """Return the collective with its group: ``all_reduce dp 8``, ``all_reduce of 8`` if no axis has a name.
+
+    A message between two ranks of an axis is ``send_recv in ep``.
+    """
+    axes = "-".join(axis for axis in use.axes if not axis[-1:].isdigit())
+    if use.kind == "send_recv" and axes:
+        return f"send_recv in {axes}"
+    return f"{use.kind} {axes or 'of'} {use.group_size}"
 
 
 def _operators(result: TaskRun) -> list[tuple[str, int]]:
@@ -237,6 +243,12 @@ def _bottleneck(result: TaskRun) -> str:
         rate = format_bandwidth(link.bytes_per_s)
         return f"{text}; busiest link {link.name}, {100 * link.utilisation:.0f} % of {rate}"
     return text
+
+
+def _statement(result: TaskRun, subject: str) -> str:
+    """Return the detail of the evidence on a subject; empty without one."""
+    details = [item.detail for item in result.evidence if item.what == subject]
+    return details[0] if details else ""
 
 
 def _contention(result: TaskRun) -> str:

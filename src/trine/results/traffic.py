@@ -101,6 +101,7 @@ def _times_of_collectives(graph: TaskGraph, weights: Int64) -> Int64:
 def _messages(graph: TaskGraph, records: Records, window: Window, partial: bool, weights: Int64) -> list[CollectiveUse]:
     """Return messages outside collectives, by size; a ``partial`` graph keeps those to ranks that it does not show."""
     labels = graph.labels
+    axis_of = _axis_of_operators(graph)
     is_message = (graph.kind == TRANSFER) & (labels.collective < 0) & (graph.rank >= 0) & (graph.peer >= 0)
     is_message &= ~np.isin(labels.phase, (Phase.INPUT, Phase.OFFLOAD))
     if not partial:
@@ -116,14 +117,30 @@ def _messages(graph: TaskGraph, records: Records, window: Window, partial: bool,
         ends_task = np.concatenate((members, received))
         durations = records.end_ps[ends_task] - records.start_ps[ends_task]
         ranks = len(graph.rank_names)
+        operators = np.unique(labels.operator[members]).tolist()
+        axes = dict.fromkeys(axis_of[operator] for operator in operators if operator in axis_of)
         uses.append(
             CollectiveUse(
                 kind="send_recv", size_bytes=size, group_size=2,
                 count=int(sum_by_group(ends, weights[ends_task], ranks).max()), total=int(weights[members].sum()),
-                time_ps=int(sum_by_group(ends, durations, ranks).max()), axes=(), algorithms=("direct",),
+                time_ps=int(sum_by_group(ends, durations, ranks).max()), axes=tuple(axes), algorithms=("direct",),
             )
         )  # fmt: skip
     return uses
+
+
+def _axis_of_operators(graph: TaskGraph) -> dict[int, str]:
+    """Return the axis of the collectives of each operator that has some.
+
+    Other messages of such an operator go along the same axis: tokens in excess of an even exchange between experts.
+    """
+    inside = np.flatnonzero((graph.labels.collective >= 0) & (graph.labels.operator >= 0))
+    operators, first = np.unique(graph.labels.operator[inside], return_index=True)
+    collectives = graph.labels.collective[inside[first]]
+    return {
+        operator: graph.collectives[collective].axis
+        for operator, collective in zip(operators.tolist(), collectives.tolist(), strict=True)
+    }
 
 
 def link_uses(

@@ -12,9 +12,10 @@ from trine.cluster.measured_gpu import measured_gpu
 from trine.cluster.uplinks import traffic_warnings
 from trine.common.units import format_bandwidth, format_bytes, format_time
 from trine.compute.origin import known_gpu
-from trine.graph.workload import FORWARD, SHARD, SYNTHESISED, Workload
+from trine.graph.workload import EVEN_EXPERTS, FORWARD, SHARD, SYNTHESISED, Workload
 from trine.parallel.data import BUFFERS
 from trine.parallel.plan import Plan, form_facts
+from trine.parallel.token_partition import expert_load, num_experts
 from trine.training.setup import Setup
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from trine.parallel.stragglers import Stragglers
     from trine.results.memory import MemoryFacts
     from trine.results.repeats import Repeats
-from trine.common.evidence import ASSUMED, EVIDENCE, GPU_FILE, MEASURED, Evidence
+from trine.common.evidence import ASSUMED, EVIDENCE, EXPERT_LOAD, GPU_FILE, MEASURED, MODELLED, Evidence
 from trine.compute.spread import SPREAD_SOURCE
 from trine.results import Result
 
@@ -144,8 +145,23 @@ def evidence(
         rows.append(Evidence("recorded collectives", "measured", _recorded(setup.workload)))
     subject = "model" if setup.workload.format == SYNTHESISED else "trace"
     texts = dict.fromkeys(text for workload in setup.gpus.workloads for text in workload.assumptions)
+    if load := _expert_load(setup):
+        texts.pop(EVEN_EXPERTS, None)
+        rows.append(Evidence(EXPERT_LOAD, MODELLED, load))
     rows.extend(Evidence(subject, "assumed", text) for text in texts)
     return tuple(rows)
+
+
+def _expert_load(setup: Setup) -> str:
+    """Return the load of the busiest rank of experts and its cause; empty if all ranks get the same."""
+    plan = setup.plan
+    if plan.ep == 1:
+        return ""
+    load = expert_load(setup.workload, plan)
+    if load.is_even and not load.dropped:
+        return ""
+    cause = "measured shares" if plan.expert_shares else plan.expert_imbalance
+    return f"{cause}: {load.words(num_experts(setup.workload))}"
 
 
 def gpu_files(setup: Setup) -> list[MeasuredGpu]:

@@ -28,7 +28,7 @@ from trine.compute.roofline import ROOFLINE, TABLES
 from trine.compute.tables.machine import generation_of
 from trine.compute.tables.times import TableTimes
 from trine.errors import InputError, SpecError, nearest
-from trine.graph.workload import SYNTHESISED, Operator, Workload
+from trine.graph.workload import EVEN_EXPERTS, SYNTHESISED, Operator, Workload
 from trine.software.precision import CastRecipe, known_precisions, load_precision
 from trine.software.profile import NO_SOFTWARE, OperatorStyle, Software, load_software
 from trine.workload.architecture.blocks import KimiDelta, LinearAttention, Mamba, Mamba2, Mixture
@@ -579,7 +579,7 @@ def _layered_workload(model: Architecture, options: Synthesis, software: Softwar
         facts |= {"num_experts": str(experts.experts), "top_k": str(experts.top_k)}
     assumptions = [*_usual_assumptions(dtype, software), *_precision_words(options)]
     if experts is not None:
-        assumptions.append("every expert gets the same number of tokens; no token is dropped")
+        assumptions.append(EVEN_EXPERTS)
     if layers < len(model.layers):
         assumptions.append(f"{layers} of the model's {len(model.layers)} layers")
     left_out = [f"its {name} tower" for name in model.towers]
@@ -615,7 +615,7 @@ def _transformer_assumptions(
     if isinstance(spec, EncoderDecoder):
         assumptions.append("the bias by relative position is computed once, and all layers of a stack read it")
     if isinstance(spec, Transformer) and spec.experts is not None:
-        assumptions.append("every expert gets the same number of tokens; no token is dropped")
+        assumptions.append(EVEN_EXPERTS)
     if layers < spec.layers:
         assumptions.append(f"{layers} of the model's {spec.layers} layers")
     return tuple(assumptions)
