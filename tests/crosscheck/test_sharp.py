@@ -61,7 +61,7 @@ def test_sharp_is_assumed_and_says_so():
     assert sharp.predict("all_reduce", GIB).evidence == "assumed"
     assert plain.predict("all_reduce", GIB).evidence != "assumed"
     assert any("SHARP: no public results" in note for note in sharp.notes("all_reduce"))
-    assert any("SHARP changes nothing" in note for note in sharp.notes("all_gather"))
+    assert any("SHARP has no effect" in note for note in sharp.notes("all_gather"))
     assert not any("SHARP" in note for note in plain.notes("all_reduce"))
 
 
@@ -84,7 +84,7 @@ def test_message_level_refuses_nvls_with_sharp():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("dgx-h100", {}, "there is one node: add --nodes N"),
+        ("dgx-h100", {}, "SHARP needs several nodes: add --nodes N"),
         ("mi300x-node", {"nodes": 2}, "needs InfiniBand switches that reduce: .*has roce-400"),
         ("dgx1-v100", {"nodes": 2, "fabric": "clos@ib-edr"}, "has ib-edr"),
         ("dgx-h100", {"nodes": 2, "fabric": "rail@roce-400"}, "has roce-400"),

@@ -102,7 +102,7 @@ def _sizes(op: str, size: str | None, matrix: str | None) -> tuple[list[int], Ma
     if op in LEVEL.kinds:
         for option, value in (("--size", size), ("--matrix", matrix)):
             if value is not None:
-                raise InputError(f"{option}: what {op} moves follows from its tokens and experts")
+                raise InputError(f"{op} takes --tokens and --experts, not {option}")
         return [], None
 
     if matrix is not None:

@@ -67,7 +67,7 @@ def load_cluster(
                 cluster, nodes=nodes, gpus=gpus, gpus_per_node=gpus_per_node, fabric=fabric, segment=segment
             )
         if sharp and not cluster.has_fabric:
-            raise SpecError("SHARP is about the switches between nodes, and there is one node: add --nodes N")
+            raise SpecError("SHARP needs several nodes: add --nodes N")
         if slow_links or links_down:
             from trine.cluster.select import slow_down, take_down
 

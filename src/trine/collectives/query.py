@@ -164,7 +164,7 @@ def _row_notes(rows: Sequence[CollectiveTime], load: npt.NDArray[np.int64]) -> l
     else:
         notes = []
     if len(noted) > 1:
-        notes.append(f"the same holds at {len(noted)} of the {len(rows)} sizes")
+        notes.append(f"also at {len(noted) - 1} more of the {len(rows)} sizes")
     if not load.any() and rows[-1].sent_bytes:
         notes.append("no link loads: there are too many pairs of ranks")
     return notes

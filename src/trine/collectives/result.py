@@ -195,7 +195,7 @@ class CollectiveResult(Report):
             top = max(self.tiers, key=lambda load: load.size_bytes / load.bytes_per_s)
             size = format_size(self.rows[-1].size_bytes)
             busiest = f"{top.link} carries {format_bytes(top.size_bytes)} of {size} ({top.tier})"
-            lines += wrapped_at("link", f"{busiest}; links of the tier: {top.count}", 7)
+            lines += wrapped_at("link", f"{busiest}; {top.count:,} links in this tier", 7)
         return "\n".join([*lines, *wrapped_at("next", "--explain; --details; --plot FILE; trine help collectives", 7)])
 
     def _mode(self) -> str:

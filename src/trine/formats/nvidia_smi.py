@@ -181,7 +181,7 @@ class _Machine:
         self.draft = TopologyBuilder(file)
         self.notes: list[str] = []
         self.nvlink = None if gpu is None else load_gpu(gpu).nvlink
-        self.why = f"GPU model {gpu}" if gpu else "the text does not say the generation; give the GPU model (--gpu)"
+        self.why = f"GPU model {gpu}" if gpu else "generation unknown: add the GPU model (--gpu)"
 
     def build(self) -> None:
         index = {name: self.draft.add(self.device(name)) for name in self.matrix.names}
@@ -242,7 +242,7 @@ class _Machine:
         if usual is not None and max(total.values()) > usual:
             if not is_full or max(peaks.values()) > usual:
                 self.refuse_lanes(total, usual)
-            text = f"{max(peaks.values())} NVLinks to each of the others are more than a GPU has, taken as an NVSwitch"
+            text = f"{max(peaks.values())} links to every peer: assumed to be an NVSwitch"
             self.join_switch(peaks, index, f"{', '.join(members)}: {text}")
             self.note_missing(peaks, lanes)
             return

@@ -69,9 +69,8 @@ def gpu_deadlock(
     if ranks_each > 1:
         lines.append(f"(folded: each rank named stands for {ranks_each} ranks)")
     text = "\n  ".join(lines)
-    return DeadlockError(
-        f"nothing can happen any more: {num_tasks} tasks have not ended, {num_stuck} wavefronts wait:\n  {text}"
-    )
+    tasks = "1 task" if num_tasks == 1 else f"{num_tasks} tasks"
+    return DeadlockError(f"deadlock: {tasks} cannot finish, {num_stuck} wavefronts wait:\n  {text}")
 
 
 def _wavefront(system: GpuSystem, stuck: StuckWavefront) -> str:

@@ -1,4 +1,4 @@
-"""What the wavefronts of a run wait for, and the error when nothing can happen any more."""
+"""What the wavefronts of a run wait for, and the error of a deadlock."""
 
 from __future__ import annotations
 

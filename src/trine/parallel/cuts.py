@@ -161,7 +161,7 @@ def _blocks(workload: Workload, forward: Sequence[Operator], num_stages: int) ->
     places = block_places(workload, forward)
     if len(places) < num_stages:
         raise PlanError(
-            f"{num_stages} stages need {num_stages} layers; {workload.name} has {len(places)} by its operators' names: "
+            f"{num_stages} stages need {num_stages} layers; {workload.name} has {len(places)}: "
             "use fewer stages, --balance time, or --cuts"
         )
     return places

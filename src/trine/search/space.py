@@ -345,7 +345,7 @@ class _Rules:
             try:
                 SCHEDULES.get(str(layout.schedule)).check(pipeline)
             except PlanError:
-                self._schedules[key] = f"the {layout.schedule} schedule does not take these micro-batches or stages"
+                self._schedules[key] = f"micro-batches or stages do not suit the {layout.schedule} schedule"
         return self._schedules[key]
 
     def _software_reason(self, layout: Layout, etp: int) -> str:

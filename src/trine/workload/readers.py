@@ -67,4 +67,4 @@ def read_trace(place: Path, batch: int | None) -> Workload:
     if foreign is not None:
         raise TraceError(foreign, file=place)
     formats = "; ".join(f"{reader.name}: {reader.looks_for}" for reader in READERS.each())
-    raise TraceError(f"is no trace that trine knows. It looks for: {formats}", file=place)
+    raise TraceError(f"not a trace; trine reads: {formats}", file=place)

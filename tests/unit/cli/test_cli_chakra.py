@@ -62,7 +62,7 @@ def test_groups_and_a_roofline(tmp_path):
         ([*RING, "--collective-costs", "link"], "did you mean"),
         ([*RING, "--algorithm", "all_gather=ring"], "no trace has a all_gather"),
         ([*RING, "--algorithm", "all_reduce=rings"], "no algorithm 'rings'"),
-        (["--cluster", "a40-pcie"], "traces of 4 ranks"),
+        (["--cluster", "a40-pcie", "--nodes", "1"], "4 GPUs do not fit into 1 x a40-pcie"),
     ],
 )
 def test_wrong_options_end_in_one_line(options, message):

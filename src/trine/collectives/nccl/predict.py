@@ -239,7 +239,7 @@ class Collectives:
             )
         if self.topology.sharp:
             reducing = any(self._reduces_in_fabric(pair) for pair in self.candidates(op))
-            notes.append(_SHARP if reducing else f"SHARP changes nothing: {self.library.name} has no {op} with it")
+            notes.append(_SHARP if reducing else f"SHARP has no effect: {self.library.name} has no {op} with it")
         return tuple(notes)
 
     def bandwidth_notes(self, op: str) -> tuple[str, ...]:
