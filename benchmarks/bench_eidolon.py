@@ -13,13 +13,13 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trine.gpu.peers import PeerWrites
 from trine.gpu.replay.options import EidolonOptions
 from trine.gpu.replay.run import Prepared, run_eidolon
-from trine.gpu.replay.sweep import SweepGrid, sweep
+from trine.gpu.replay.sweep import sweep
 from trine.gpu.replay.traffic import make_traffic
 
 ROWS = (1024, 2048, 4096, 8192, 16384, 24576)
@@ -87,10 +87,10 @@ def profile(rows: int, peers: int) -> None:
     pstats.Stats(found).sort_stats("tottime").print_stats(20)
 
 
-def whole(grid: SweepGrid) -> None:
+def whole(vary: Mapping[str, Sequence[Any]]) -> None:
     """Print the time of a sweep on all cores."""
     began_s = time.process_time()
-    found = sweep(EidolonOptions(cols=1024, wakeup=WAKEUP), grid)
+    found = sweep(EidolonOptions(cols=1024, wakeup=WAKEUP), vary)
     cpu_s = time.process_time() - began_s
     print(f"{len(found.rows)} runs: {found.wall_s:.0f} s on {os.cpu_count()} cores (< {MAX_S:g} s), CPU {cpu_s:.0f} s")
 
@@ -107,7 +107,7 @@ def main() -> None:
         return
     sizes, numbers = ((ROWS[0], ROWS[-1]), (PEERS[0], PEERS[-1])) if asked.quick else (ROWS, PEERS)
     if asked.sweep:
-        whole(SweepGrid(rows=sizes, peers=numbers, sync=WAYS))
+        whole({"rows": sizes, "peers": numbers, "sync": WAYS})
         return
     print("     M  peers  waits   build   until    rest    wall  M events    M/s    flags other reads")
     found = {}

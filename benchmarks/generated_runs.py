@@ -3,9 +3,9 @@
 `trine check FOLDER` reads the traces and must name the cause. Every operator has 1 % of jitter, and every rank a
 clock that is off by up to 5 ms. A fault costs at least 5 % of the healthy step, which has the same jitter.
 
-| cause | what the generator does |
+| cause | change by the generator |
 |---|---|
-| straggler | one rank's kernels take 1.15 to 1.6 times their time |
+| straggler | the kernels of one rank take 1.15 to 1.6 times as long |
 | late CPU launch | one rank's launching thread takes 8 to 20 times its time |
 | slow link | one GPU's NVLink, or one NIC, at a third to a tenth of its rate, both ways |
 | imbalance | one replica has twice the micro-batches, one pipeline stage has more layers, or one expert more tokens |
@@ -94,7 +94,7 @@ class Case:
 
 
 def late_rank(job: Job, seed: int, rank: int, factor: int) -> Result:
-    """Return a run in which one rank's launches take ``factor`` times as long.
+    """Return a run with the launches of one rank ``factor`` times as long.
 
     The job is built with long launches, because trine leaves out launches that delay nothing; then those of the other
     ranks are shortened.
@@ -214,7 +214,7 @@ def judge(case: Case, chance: random.Random) -> Verdict:
 
 
 def is_right_rank(case: Case, verdict: Verdict) -> bool:
-    """Return whether the named ranks are those of the cause, for a link with at most its partner in the same group."""
+    """Return whether the named ranks match the cause; for a link, its partner in the group may be named too."""
     if case.kind == SLOW_LINK:
         return set(case.ranks) <= set(verdict.ranks) and len(verdict.ranks) <= 2
     return set(case.ranks) == set(verdict.ranks)

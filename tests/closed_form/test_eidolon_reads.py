@@ -8,7 +8,7 @@ import pytest
 from trine.gpu.kernels.fused.build import known_fused
 from trine.gpu.replay.options import EidolonOptions
 from trine.gpu.replay.run import Prepared, run_eidolon
-from trine.gpu.replay.sweep import SweepGrid, sweep
+from trine.gpu.replay.sweep import sweep
 from trine.gpu.replay.writes import WriteTable
 from trine.gpu.text import parse_program
 
@@ -21,7 +21,7 @@ INTERVAL_PS = 5 * 4_000 + READ_PS
 
 @pytest.fixture(scope="module")
 def grid():
-    return sweep(EidolonOptions(rows=256), SweepGrid(wakeup=WAKEUPS, sync=("spin", "mwait")))
+    return sweep(EidolonOptions(rows=256), {"wakeup": WAKEUPS, "sync": ("spin", "mwait")})
 
 
 def reads_of(grid, sync, key="flag_reads"):

@@ -11,7 +11,7 @@ import pytest
 from trine.gpu.kernels.fused.expected import expected_reads
 from trine.gpu.replay.options import EidolonOptions
 from trine.gpu.replay.run import Prepared, run_eidolon
-from trine.gpu.replay.sweep import SweepGrid, sweep
+from trine.gpu.replay.sweep import sweep
 
 #: Eidola's set-up with narrower rows: a compute unit for each of 43 workgroups, a flag from each of three peers.
 EIDOLA = EidolonOptions(rows=1024, cols=32, peers=3, tile=(16, 32), workgroups=43, flags="single")
@@ -26,7 +26,7 @@ CASES = {
 
 @pytest.fixture(scope="module", params=CASES)
 def found(request):
-    grid = SweepGrid(wakeup=[f"{us} us" for us in WAKEUPS_US], sync=("spin", "mwait"))
+    grid = {"wakeup": [f"{us} us" for us in WAKEUPS_US], "sync": ("spin", "mwait")}
     return CASES[request.param], sweep(CASES[request.param], grid)
 
 
@@ -72,7 +72,7 @@ def test_the_slope_of_figure_1_is_that_of_four_wavefronts():
     """
     swept = sweep(
         replace(EIDOLA, cols=1024, tile=(256, 1024), workgroups=4),
-        SweepGrid(wakeup=[f"{us} us" for us in WAKEUPS_US], sync=("spin",)),
+        {"wakeup": [f"{us} us" for us in WAKEUPS_US], "sync": ("spin",)},
     )
     assert swept.rows[0]["waiting_wavefronts"] == 4
     assert swept.fits[0].slope_per_s == pytest.approx((660 - 134) / 40e-6, rel=0.03)
@@ -121,7 +121,7 @@ def test_eight_draws_of_when_flags_land_are_eight_times_of_the_kernel():
 
 def test_at_ten_times_the_break_even_mwait_reads_at_least_80_percent_less():
     base = EidolonOptions(rows=1024, cols=1024)
-    swept = sweep(base, SweepGrid(wakeup=["0 us", "20 us"], sync=("spin", "mwait")))
+    swept = sweep(base, {"wakeup": ["0 us", "20 us"], "sync": ("spin", "mwait")})
     even_s = swept.fits[0].break_even_s
     assert even_s is not None
     at_ten_ps = round(10 * even_s * 1e12)

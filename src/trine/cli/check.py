@@ -16,8 +16,10 @@ from trine.errors import InputError, about
 
 if TYPE_CHECKING:
     from trine.check.nccl_tests import NcclLog
+    from trine.check.result import CheckResult
     from trine.check.two_runs import RunComparison
     from trine.cluster import Cluster
+    from trine.results.report import Report
 
 
 def check(
@@ -72,13 +74,26 @@ def check(
         return
     if second is not None:
         _refuse_machine(machine, choices)
-        answer_both = _compare(log, second, op, run, in_place)
-        show_answer(answer_both, json, brief, details)
-        write_json(answer_both, json, "check")
-        drawn(plot, answer_both)
-        if fail_if_suspicious and answer_both.state in ("slower", "mixed"):
-            raise SystemExit(EXIT_FAILED)
-        return
+        both = _compare(log, second, op, run, in_place)
+        _show(both, json, brief, details, plot)
+        is_suspicious = both.state in ("slower", "mixed")
+    else:
+        prediction = _check_log(log, machine, choices, op, run, in_place)
+        _show(prediction, json, brief, details, plot)
+        is_suspicious = not prediction.healthy
+    if fail_if_suspicious and is_suspicious:
+        raise SystemExit(EXIT_FAILED)
+
+
+def _check_log(
+    log: str,
+    machine: MachineOptions,
+    choices: Given[CollectiveOptions],
+    op: str | None,
+    run: int | None,
+    in_place: bool,
+) -> CheckResult:
+    """Return a log beside the machine's prediction; options that are not set follow from the log."""
     from trine.check.compare import check_log, options_of
     from trine.check.nccl_tests import read_log, with_ranks
 
@@ -91,12 +106,14 @@ def check(
         run_log = with_ranks(run_log, machine.gpus)
     cluster = _machine(run_log, machine)
     with about(log):
-        answer = check_log(run_log, cluster, options=options, in_place=in_place)
+        return check_log(run_log, cluster, options=options, in_place=in_place)
+
+
+def _show(answer: Report, json: str | None, brief: bool, details: bool, plot: str | None) -> None:
+    """Print the answer, and write its files."""
     show_answer(answer, json, brief, details)
     write_json(answer, json, "check")
     drawn(plot, answer)
-    if fail_if_suspicious and not answer.healthy:
-        raise SystemExit(EXIT_FAILED)
 
 
 def _check_run(
@@ -108,9 +125,7 @@ def _check_run(
     answer = check_folder(folder)
     if plot is not None and not answer.pictures():
         raise InputError("dumps of the flight recorder have no times to draw", field="--plot")
-    show_answer(answer, json, brief, details)
-    write_json(answer, json, "check")
-    drawn(plot, answer)
+    _show(answer, json, brief, details, plot)
     if fail_if_suspicious and not answer.is_healthy:
         raise SystemExit(EXIT_FAILED)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from trine.cli.completions import clusters, models, software_profiles
 from trine.cli.options import GRADIENT_WORDS, LOSS_WORDS, OUTPUT, SERVING, Brief, Details, Json, Option, argument
@@ -96,35 +96,36 @@ def size(
         "tokens": tokens, "days": days, "budget": budget, "price": price, "cluster": cluster or None,
         "global_batch": global_batch, "batch_change": batch_change, "max_gpus": max_gpus, "software": software,
         "gradient_dtype": gradient_dtype, "loss": loss, "precision": precision, "utilisation": utilisation,
-        **failures.values,
     }  # fmt: skip
     options = {name: value for name, value in given.items() if value is not None}
     if serve:
-        size_served(model, goal, options, requests_per_second, AnswerFiles(json=json, brief=brief, details=details))
+        files = AnswerFiles(json=json, brief=brief, details=details)
+        size_served(model, goal, {**options, **failures.values}, requests_per_second, files)
         return
     about_serving = {"requests_per_second": requests_per_second, "utilisation": utilisation, **goal.values}
     refuse_serving([name for name, value in about_serving.items() if value is not None])
     if tokens is None:
         raise InputError("training needs the number of tokens: --tokens N, such as 1.4T")
+    _size_training(model, options, failures, AnswerFiles(json=json, brief=brief, details=details))
 
-    from trine.decide.size import BATCH_CHANGE, DEFAULT_MAX_GPUS, SizeInterrupted
+
+def _size_training(model: str, options: dict[str, Any], failures: Given[Failures], files: AnswerFiles) -> None:
+    """Find the number of GPUs of a training run, print the answer, and write its files. options: as given."""
+    from trine.decide.size import SizeInterrupted
     from trine.decide.size import size as size_run
 
+    kinds = tuple(options.pop("cluster", ()))
     is_finished = True
     with RowsLine("machine types") as line, observing(on_stage=line.queue):
         try:
-            change = BATCH_CHANGE if batch_change is None else batch_change
-            most_gpus = DEFAULT_MAX_GPUS if max_gpus is None else max_gpus
             answer = size_run(
-                model, tokens, days=days, budget=budget, price=price, clusters=cluster or (),
-                global_batch=global_batch, batch_change=change, failures=failures.make(), max_gpus=most_gpus,
-                software=software, gradient_dtype=gradient_dtype, loss=loss, precision=precision, progress=line.rows,
-                on_machine=lambda machine: line.queue(machine.sentence),
+                model, options.pop("tokens"), clusters=kinds, failures=failures.make(), progress=line.rows,
+                on_machine=lambda machine: line.queue(machine.sentence), **options,
             )  # fmt: skip
         except SizeInterrupted as stop:
             answer, is_finished = stop.answer, False
-    show_answer(answer, json, brief, details)
-    write_json(answer, json, "size")
+    show_answer(answer, files.json, files.brief, files.details)
+    write_json(answer, files.json, "size")
     end(is_finished)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from trine.cli.completions import workloads
 from trine.cli.decide import PRICE, SENSITIVITY, TOKENS, CostAnswer, SensitivityAnswer
@@ -27,14 +27,13 @@ from trine.training.options import SimulateOptions
 
 if TYPE_CHECKING:
     from trine.cli.output import StepRequest
-    from trine.parallel.plan import Plan
+    from trine.cluster import Cluster
     from trine.parallel.stragglers import Stragglers
     from trine.results import Result
     from trine.search.other_profiles import ProfileDifference
     from trine.training.ensemble import StepEnsemble
     from trine.training.explained import MemoryExplained
     from trine.training.neighbour import SharedRun
-    from trine.training.options import SimulateOptions
     from trine.training.overlap import OverlapRange
 
 # Rank options of ``trine train``, and its answer, including studies of several runs (seeds, overlap).
@@ -241,7 +240,6 @@ def train(
 
     Example: trine train vgg13-h100-b128 --gpus 8 --parallel ddp --cluster dgx-h100
     """
-    from trine.engine.models import is_compiled
     from trine.folding.run import showing_few
 
     cost, varied = CostAnswer(tokens, price, failures), SensitivityAnswer(sensitivity, ranks.repeat, plan["overlap"])
@@ -249,39 +247,22 @@ def train(
     if plan["overlap"] == RANGE:
         plan.values["overlap"] = "modelled"
     kernel = load_target(_DETAIL)(detail, detail_perfetto)
-    if detail is not None and ranks.repeat is not None:
-        raise InputError("--detail is about one run: it does not go with --repeat")
+    _refuse_repeat("--detail", detail, ranks)
     zoomed = load_target(_ZOOM)(zoom)
-    if zoom is not None and ranks.repeat is not None:
-        raise InputError("--zoom is about one run: it does not go with --repeat")
+    _refuse_repeat("--zoom", zoom, ranks)
     job = plan_from(layout, plan)
-    described = replace(machine, gpu=choices["gpu"])
-    is_whole = neighbour is not None and machine.cluster is not None  # the neighbour takes GPUs that the job leaves
-    cluster, warnings = group_machine(described) if is_whole else job_machine(job.num_ranks, described)
-    names = ("network", "collective_costs", "placement")
-    options = {"inputs": plan["inputs"], "algorithm": plan["algorithm"]}
-    refuse_without_machine(cluster, **options, **{name: choices[name] for name in names})
+    place = _machine_of(job, plan, choices, machine, has_neighbour=neighbour is not None)
     fold = ranks.checked(job)
     flags = EmitAnswer(emit)
     exported = load_target(_CHAKRA)(chakra, chakra_target)
-    if exported.leaves_launches_out and choices["cpu"] is None and choices["launch_cost_ps"] is None:
-        choices.values["cpu"] = False
-        note = "leaves out CPU launches, which ASTRA-sim cannot read (--chakra-target chakra keeps them)"
-        warnings = [*warnings, note]
+    warnings = [*place.warnings, *_leave_out_launches(exported, choices)]
     is_record = is_recording() and not (answer.is_study or explain_memory or detail or zoom or tokens or sensitivity)
     with watched(), observing(on_job=None if chakra is None else exported.export), showing_few(is_record):
-        step_options = choices.make(
-            cluster=cluster,
-            engine="compiled" if choices["network"] is None or is_compiled(choices["network"]) else "reference",
-            fold=fold,
-            stragglers=ranks.stragglers(),
-            warnings=tuple(warnings),
-        )
+        step_options = _step_options(choices, place.cluster, fold, ranks, warnings)
         result = answer.simulate(workload, job, step_options)
     if is_record:
         write_json(result.record(), None, "train", result.SCHEMA)
         return
-    step = (workload, job, step_options)
     others = ProfilesAnswer(is_asked=not (brief or answer.is_study))
     sections: tuple[Section, ...] = (
         others,
@@ -294,14 +275,13 @@ def train(
         cost,
         varied,
     )
+    step = (workload, job, step_options)
     for section in sections:
         section.prepare(step, answer.whole)
     with to_terminal(json):
         is_short = brief or (sensitivity and not details)  # the ranking takes the rest of the screen
-        show(
-            answer.headline(result) if is_short else answer.text(result, details, cost.num_lines + others.num_lines),
-            json,
-        )
+        reserved = cost.num_lines + others.num_lines
+        show(answer.headline(result) if is_short else answer.text(result, details, reserved), json)
     content = answer.document(result)
     for section in sections:
         section.answer(step, answer.whole, json, brief)
@@ -312,6 +292,57 @@ def train(
     for section in sections:
         section.write()
     end(answer.finished and all(section.finished for section in sections))
+
+
+def _refuse_repeat(option: str, value: str | None, ranks: RankOptions) -> None:
+    """Raise InputError for ``--repeat`` beside an option about one run."""
+    if value is not None and ranks.repeat is not None:
+        raise InputError(f"{option} is about one run: it does not go with --repeat")
+
+
+class _JobMachine(NamedTuple):
+    """The cluster of a job, None without one, and warnings about it."""
+
+    cluster: Cluster | None
+    warnings: list[str]
+
+
+def _machine_of(
+    job: Plan, plan: Given[Plan], choices: Given[SimulateOptions], machine: MachineOptions, *, has_neighbour: bool
+) -> _JobMachine:
+    """Return the job's machine. Raises InputError for options that need a machine, where there is none."""
+    described = replace(machine, gpu=choices["gpu"])
+    is_whole = has_neighbour and machine.cluster is not None  # the neighbour takes GPUs that the job leaves
+    cluster, warnings = group_machine(described) if is_whole else job_machine(job.num_ranks, described)
+    options = {"inputs": plan["inputs"], "algorithm": plan["algorithm"]}
+    for name in ("network", "collective_costs", "placement"):
+        options[name] = choices[name]
+    refuse_without_machine(cluster, **options)
+    return _JobMachine(cluster, list(warnings))
+
+
+def _leave_out_launches(exported: Any, choices: Given[SimulateOptions]) -> list[str]:
+    """Turn CPU launches off if the exported traces have no place for them, and return a note about it."""
+    if not exported.leaves_launches_out or choices["cpu"] is not None or choices["launch_cost_ps"] is not None:
+        return []
+    choices.values["cpu"] = False
+    return ["leaves out CPU launches, which ASTRA-sim cannot read (--chakra-target chakra keeps them)"]
+
+
+def _step_options(
+    choices: Given[SimulateOptions], cluster: Cluster | None, fold: str, ranks: RankOptions, warnings: list[str]
+) -> SimulateOptions:
+    """Return the options of the simulation; network models without a compiled form run on the reference engine."""
+    from trine.engine.models import is_compiled
+
+    is_fast = choices["network"] is None or is_compiled(choices["network"])
+    return choices.make(
+        cluster=cluster,
+        engine="compiled" if is_fast else "reference",
+        fold=fold,
+        stragglers=ranks.stragglers(),
+        warnings=tuple(warnings),
+    )
 
 
 class ProfilesAnswer(Section):

@@ -32,7 +32,7 @@ class NumberType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision(NumberType):
-    """A floating-point type in which GPUs calculate.
+    """A floating-point type for calculations on GPUs.
 
     word: in options and in tables of published steps; empty: they do not know it. tensor_types: dtypes of tensors that
     hold it; empty: its own name. holds_weights: whether models that trine writes can store their weights in it.
@@ -41,7 +41,7 @@ class Precision(NumberType):
     peak_from: the precision whose peak, times a factor, stands for a peak that a data sheet does not list.
     peak_on: parts of the names of GPUs whose tensor cores have that peak.
     quantised_bytes: bytes that the tables' calls move for each element of the input before a GEMM, None for a GEMM
-    that casts nothing (:mod:`trine.compute.tables.operators` says how it was found).
+    that casts nothing (:mod:`trine.compute.tables.operators` has the derivation).
     """
 
     word: str = ""
@@ -93,7 +93,7 @@ PRECISIONS = (
         quantised_bytes=4.5,
     ),
 )  # fmt: skip
-#: Types in which no GPU calculates products: whole numbers, truth values, and weights that are widened before use.
+#: Types without products on any GPU: whole numbers, truth values, and weights that are widened before use.
 OTHER_TYPES = (
     NumberType(name="int64", bits=64, torch_names=("long int", "long"), nccl_names=("int64", "uint64")),
     NumberType(name="int32", bits=32, torch_names=("int",), nccl_names=("int", "int32", "uint32")),
@@ -110,7 +110,7 @@ BY_NAME: Mapping[str, Precision] = {precision.name: precision for precision in P
 BY_WORD: Mapping[str, Precision] = {precision.word: precision for precision in PRECISIONS if precision.word}
 #: 16-bit precisions. Their weights need float32 copies in the optimizer.
 HALVES = frozenset(precision.name for precision in PRECISIONS if precision.bits == 16)
-#: Precisions to which a product's inputs are cast.
+#: Precisions that recipes cast a product's inputs to.
 CASTS: Mapping[str, Precision] = {
     precision.name: precision for precision in PRECISIONS if precision.quantised_bytes is not None
 }

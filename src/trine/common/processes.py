@@ -6,9 +6,10 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.context import SpawnContext, SpawnProcess
+from threading import Event
 from typing import Any
 
 
@@ -44,6 +45,20 @@ class SerialExecutor(Executor):
         except Exception as error:
             future.set_exception(error)
         return future
+
+
+class StoppableThreads(ThreadPoolExecutor):
+    """Threads whose calls look at ``stop``: an executor that ends early sets it, and waits for them."""
+
+    def __init__(self, count: int, stop: Event) -> None:
+        super().__init__(count)
+        self._stop = stop
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the threads; unless all work is done, stop the calls that run."""
+        if not wait:
+            self._stop.set()
+        super().shutdown(wait=True, cancel_futures=cancel_futures)
 
 
 class _Process(SpawnProcess):

@@ -280,27 +280,27 @@ def _checks_of(cls: Any) -> dict[str, tuple[str, FieldInfo, Check]]:
     """Return, by name in files, the field's name, its FieldInfo and its check."""
     kinds = get_type_hints(cls, include_extras=True)
     return {
-        info.alias or name: (name, info, _with_limits(info, _check_of(kinds[name], info.strict)))
+        info.alias or name: (name, info, _with_limits(info, check_of(kinds[name], info.strict)))
         for name, info in cls.model_fields.items()
     }
 
 
-def _check_of(kind: Any, strict: bool = True) -> Check:
+def check_of(kind: Any, strict: bool = True) -> Check:
     """Return the check for a type."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _annotated(inner, strict)
     if origin is Union or origin is types.UnionType:
-        checks = [_check_of(each, strict) for each in inner if each is not types.NoneType]
+        checks = [check_of(each, strict) for each in inner if each is not types.NoneType]
         return _union(checks, len(checks) < len(inner))
     if origin is Literal:
         return one_of(inner)
     if origin is list:
-        return _list(_check_of(inner[0]))
+        return _list(check_of(inner[0]))
     if origin is tuple:
-        return _chained(_list(_check_of(inner[0])), tuple)
+        return _chained(_list(check_of(inner[0])), tuple)
     if origin is dict:
-        return _dict(_check_of(inner[0]), _check_of(inner[1]))
+        return _dict(check_of(inner[0]), check_of(inner[1]))
     if kind is Any:
         return lambda value: value
     if isinstance(kind, type) and (issubclass(kind, Spec) or is_dataclass(kind)):
@@ -311,7 +311,7 @@ def _check_of(kind: Any, strict: bool = True) -> Check:
 def _annotated(inner: tuple[Any, ...], strict: bool) -> Check:
     kind, *extras = inner
     strict = strict and all(extra.strict for extra in extras if isinstance(extra, FieldInfo))
-    check = _check_of(kind, strict)
+    check = check_of(kind, strict)
     for extra in extras:
         if isinstance(extra, FieldInfo):
             check = _with_limits(extra, check)

@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any, BinaryIO, NamedTuple
 
 from trine.common.inputs import open_input
@@ -25,7 +26,7 @@ from trine.common.outputs import write_bytes
 from trine.common.units import whole_number
 from trine.errors import InputError, StorageError
 from trine.experiments.places import make_folder, place_in
-from trine.experiments.spec import RESULT_VERSION, ExperimentSpec, Shard, canonical
+from trine.experiments.spec import CLI_QUESTION, RESULT_VERSION, ExperimentSpec, Shard, canonical
 
 #: One result: point, key, status, fields, result (or reason), seconds.
 Entry = dict[str, Any]
@@ -68,6 +69,8 @@ class WorkerJournal:
         folder = make_folder(directory, JOURNAL, f"{shard.number}-of-{shard.of}")
         self.path = folder / f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}.jsonl"
         self._directory, self._size = directory, 0
+        self._is_command = spec.question == CLI_QUESTION
+        self._writing = Lock()
         try:
             self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
         except OSError as error:
@@ -78,14 +81,15 @@ class WorkerJournal:
         """Write one result. A kill after this call loses nothing; :meth:`sync` guards against loss of power."""
         content = with_checksum(canonical(entry))
         size = len(content)
-        try:
-            while content:
-                content = content[os.write(self._file, content) :]
-        except OSError as error:
-            with suppress(OSError):
-                os.ftruncate(self._file, self._size)
-            raise self._refused(error) from None
-        self._size += size
+        with self._writing:
+            try:
+                while content:
+                    content = content[os.write(self._file, content) :]
+            except OSError as error:
+                with suppress(OSError):
+                    os.ftruncate(self._file, self._size)
+                raise self._refused(error) from None
+            self._size += size
 
     def sync(self) -> None:
         """Wait until the disk has the results."""
@@ -99,7 +103,8 @@ class WorkerJournal:
         os.close(self._file)
 
     def _refused(self, error: OSError) -> StorageError:
-        hint = f"earlier points are kept; once that is solved, trine sweep {shlex.quote(str(self._directory))} goes on"
+        again = f"trine sweep {shlex.quote(str(self._directory))}" if self._is_command else "the same call"
+        hint = f"earlier points are kept; once that is solved, {again} goes on"
         return StorageError(f"cannot write: {error.strerror or error} ({hint})", file=self.path)
 
 

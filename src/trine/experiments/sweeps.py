@@ -77,7 +77,7 @@ def sweep(
     most = -(-spec.size // (2 * part.of))
     workers = make_workers(executor=executor, processes=processes, scheduler=scheduler, most=most,
                            needs_script=question is not None and question.__module__ == "__main__")  # fmt: skip
-    _prepare(folder, spec)
+    prepare_folder(folder, spec)
     run_points(folder.resolve(), spec, workers, part, progress, question)
     finished = Experiment(folder)
     if part.of == 1 and not finished.left:
@@ -131,7 +131,7 @@ def resolved(spec: ExperimentSpec, folder: Path) -> ExperimentSpec:
     return spec
 
 
-def _prepare(folder: Path, spec: ExperimentSpec) -> None:
+def prepare_folder(folder: Path, spec: ExperimentSpec) -> None:
     """Create the directory, or check that it holds this experiment. Raises InputError if it holds another one."""
     if (folder / SPEC_FILE).is_file():
         old, new = stored_spec(folder).document(), spec.document()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 from trine.common.observer import unobserved
@@ -68,6 +69,8 @@ def _spec(text: str, directory: str) -> ExperimentSpec:
 
 #: Journals of this process by (process, directory, shard); a forked process opens another one.
 _journals: dict[tuple[int, str, Shard], WorkerJournal] = {}
+#: Held while a journal is opened: threads of a process share one.
+_opening = Lock()
 
 
 def _journal(task: Task, spec: ExperimentSpec) -> WorkerJournal | None:
@@ -78,9 +81,10 @@ def _journal(task: Task, spec: ExperimentSpec) -> WorkerJournal | None:
 def open_journal(task: Task, spec: ExperimentSpec) -> WorkerJournal:
     """Return the journal of this process for a task's shard."""
     key = (os.getpid(), task.directory, task.shard)
-    if key not in _journals:
-        _journals[key] = WorkerJournal(Path(task.directory), spec, task.shard)
-    return _journals[key]
+    with _opening:
+        if key not in _journals:
+            _journals[key] = WorkerJournal(Path(task.directory), spec, task.shard)
+        return _journals[key]
 
 
 def close_journals(directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""A run as the live page sees it: its reports so far, and the commands of the page.
+"""The state of a run for the live page: progress, stages and rates, and the page's commands.
 
 The simulation's thread calls :meth:`LiveRun.chunk`, :meth:`~LiveRun.progress` and :meth:`~LiveRun.stage`; the server's
 threads call the other methods. A view of the simulation is computed in its own thread, between two chunks, and only
@@ -49,7 +49,7 @@ class LiveRun:
     # The simulation's side ------------------------------------------------------------------------------------------
 
     def chunk(self, most: int, view: View) -> int:
-        """Return how many events may run next: ``most``, or those of one step; wait while paused.
+        """Return the number of events that may run next, at most ``most``; wait while paused.
 
         Raises KeyboardInterrupt if the run is to stop.
         """
@@ -107,7 +107,7 @@ class LiveRun:
             self._remember(self._viewed, int(found["events"]), int(found["now_ps"]))
 
     def _remember(self, now: float, count: int, now_ps: int) -> None:
-        """Add a point of the rates; forget those before the window, and those of another run."""
+        """Add a point of the rates; drop points from before the window or from another run."""
         history = self._history
         if history and (count < history[-1][1] or now_ps < history[-1][2]):
             history.clear()
@@ -159,7 +159,7 @@ class LiveRun:
         return (last - first) / seconds, (last_ps - first_ps) / seconds
 
     def _left_s(self, done: int, total: int) -> float | None:
-        """Return the time left at the mean speed so far, without pauses; None before anything is done."""
+        """Return the remaining time at the run's mean speed, without pauses; None at the start."""
         if not done or not total or self._is_finished:
             return None
         spent = time.monotonic() - self._began - self._paused_s
@@ -187,7 +187,7 @@ class LiveRun:
                 self._lock.notify_all()
 
     def stop(self) -> None:
-        """End the run as Ctrl-C does: the answer covers what has finished."""
+        """End the run as Ctrl-C does: the answer covers its finished part."""
         with self._lock:
             self._is_stopping = True
             self._lock.notify_all()

@@ -38,25 +38,45 @@ def _title(document: Document) -> str:
     return f"{words}, {library}" if library else words
 
 
+def _largest(sizes: list[Document]) -> Document:
+    return max(sizes, key=lambda row: amount(row, "size_bytes"))
+
+
+def _seconds(row: Document, key: str) -> float | None:
+    """Return a time of a row, which is in us, in seconds; None if it is missing."""
+    time_us = number(row, key)
+    return None if time_us is None else time_us / 1e6
+
+
+def _bytes_per_s(row: Document, key: str) -> float | None:
+    """Return a rate of a row, which is in GB/s, in bytes/s; None if it is missing."""
+    rate = number(row, key)
+    return None if rate is None else rate * _BYTES_PER_GB
+
+
+def _choice(row: Document) -> str:
+    """Return the algorithm and the protocol of a size as words."""
+    return "/".join(word for word in (text(row, "algorithm"), text(row, "protocol")) if word)
+
+
 def _answer(document: Document, sizes: list[Document]) -> str:
     if not sizes:
         return "No size was asked."
-    top = max(sizes, key=lambda row: amount(row, "size_bytes"))
+    top = _largest(sizes)
     time = format_time(amount(top, "time_us") * _PS_PER_US)
     rate = format_bandwidth(amount(top, "busbw_GBps") * _BYTES_PER_GB)
-    choice = "/".join(word for word in (text(top, "algorithm"), text(top, "protocol")) if word)
     size = size_words(amount(top, "size_bytes"))
-    return f"{text(document, 'op')} of {size} takes {time}: {rate} of bus bandwidth with {choice or 'no algorithm'}."
+    choice = _choice(top) or "no algorithm"
+    return f"{text(document, 'op')} of {size} takes {time}: {rate} of bus bandwidth with {choice}."
 
 
 def _facts(sizes: list[Document]) -> tuple[Fact, ...]:
     if not sizes:
         return ()
-    top = max(sizes, key=lambda row: amount(row, "size_bytes"))
-    low, high = number(top, "low_us"), number(top, "high_us")
+    top = _largest(sizes)
     time = Fact(
-        name="Time of the largest size", value=amount(top, "time_us") / 1e6, unit="s",
-        low=None if low is None else low / 1e6, high=None if high is None else high / 1e6,
+        name="Time of the largest size", value=amount(top, "time_us") / 1e6, unit="s", low=_seconds(top, "low_us"),
+        high=_seconds(top, "high_us"),
     )  # fmt: skip
     rate = Fact(name="Bus bandwidth", value=amount(top, "busbw_GBps") * _BYTES_PER_GB, unit="bytes/s")
     return (time, rate, Fact(name="Algorithm", value=text(top, "algorithm") or "–"), _bound(top))
@@ -73,43 +93,55 @@ def _how_long(sizes: list[Document]) -> PageSection:
         views = (("Time", _times(drawn)), ("Bus bandwidth", _rates(drawn)))
         blocks.append(Choice(title="Over the size", options=views))
     blocks.append(_table(sizes))
-    evidence = sorted({text(row, "evidence") for row in sizes if text(row, "evidence")})
-    answer = f"{len(sizes)} size{'s' if len(sizes) != 1 else ''}; times are {' and '.join(evidence) or 'modelled'}."
+    evidence = sorted({text(row, "evidence") for row in sizes} - {""})
+    plural = "" if len(sizes) == 1 else "s"
+    answer = f"{len(sizes)} size{plural}; times are {' and '.join(evidence) or 'modelled'}."
     return PageSection(key="fit", question="How long?", answer=answer, blocks=tuple(blocks))
 
 
 def _times(sizes: list[Document]) -> Points:
-    points, lines = [], []
+    """Return the times by size, with the likely range as dashed lines."""
+    points = []
     for row in sizes:
-        name = f"{size_words(amount(row, 'size_bytes'))}: {text(row, 'algorithm')}/{text(row, 'protocol')}"
-        points.append(ChartPoint(x=amount(row, "size_bytes"), y=amount(row, "time_us") / 1e6, name=name))
+        points.append(ChartPoint(x=amount(row, "size_bytes"), y=amount(row, "time_us") / 1e6, name=_words(row)))
+    lines = []
     for name, key, is_dashed in (("", "time_us", False), ("likely range", "low_us", True), ("", "high_us", True)):
-        ends = [(amount(row, "size_bytes"), amount(row, key) / 1e6) for row in sizes if amount(row, key) > 0]
+        ends = []
+        for row in sizes:
+            if amount(row, key) > 0:
+                ends.append((amount(row, "size_bytes"), amount(row, key) / 1e6))
         if len(ends) > 1:
             lines.append(ChartLine(name=name, points=tuple(ends), colour="first", dashed=is_dashed))
     return Points(
-        title="", x_axis=ChartAxis(title="size", unit="bytes", log=True, ticks=_ticks(sizes)),
-        y_axis=ChartAxis(title="time", unit="s", log=True), points=tuple(points), lines=tuple(lines),
+        title="", x_axis=_size_axis(sizes), y_axis=ChartAxis(title="time", unit="s", log=True), points=tuple(points),
+        lines=tuple(lines),
     )  # fmt: skip
 
 
 def _rates(sizes: list[Document]) -> Points:
-    ends = tuple((amount(row, "size_bytes"), amount(row, "busbw_GBps") * _BYTES_PER_GB) for row in sizes)
-    points = [
-        ChartPoint(x=x, y=y, name=f"{size_words(x)}: {text(row, 'algorithm')}/{text(row, 'protocol')}")
-        for (x, y), row in zip(ends, sizes, strict=True)
-    ]
+    """Return the bus bandwidths by size."""
+    points, ends = [], []
+    for row in sizes:
+        x, y = amount(row, "size_bytes"), amount(row, "busbw_GBps") * _BYTES_PER_GB
+        ends.append((x, y))
+        points.append(ChartPoint(x=x, y=y, name=_words(row)))
+    line = ChartLine(name="", points=tuple(ends), colour="first")
     return Points(
-        title="", x_axis=ChartAxis(title="size", unit="bytes", log=True, ticks=_ticks(sizes)),
-        y_axis=ChartAxis(title="bus bandwidth", unit="bytes/s"), points=tuple(points),
-        lines=(ChartLine(name="", points=ends, colour="first"),),
+        title="", x_axis=_size_axis(sizes), y_axis=ChartAxis(title="bus bandwidth", unit="bytes/s"),
+        points=tuple(points), lines=(line,),
     )  # fmt: skip
 
 
-def _ticks(sizes: list[Document]) -> tuple[float, ...]:
-    """Return the sizes that label the axis: all of them, or about eight."""
+def _words(row: Document) -> str:
+    """Return a size and the library's choice, for a point of a chart."""
+    return f"{size_words(amount(row, 'size_bytes'))}: {text(row, 'algorithm')}/{text(row, 'protocol')}"
+
+
+def _size_axis(sizes: list[Document]) -> ChartAxis:
+    """Return the axis of sizes, with labels at all of them or at about eight."""
     found = sorted({amount(row, "size_bytes") for row in sizes})
-    return tuple(found[:: max(1, -(-len(found) // 8))])
+    step = max(1, -(-len(found) // 8))
+    return ChartAxis(title="size", unit="bytes", log=True, ticks=tuple(found[::step]))
 
 
 def _table(sizes: list[Document]) -> Table:
@@ -124,52 +156,53 @@ def _table(sizes: list[Document]) -> Table:
 
 
 def _row(row: Document) -> tuple[Cell, ...]:
-    times = [number(row, key) for key in ("time_us", "low_us", "high_us")]
-    rates = [number(row, key) for key in ("algbw_GBps", "busbw_GBps")]
-    return (
-        number(row, "size_bytes"), *(None if time is None else time / 1e6 for time in times),
-        *(None if rate is None else rate * _BYTES_PER_GB for rate in rates), text(row, "algorithm"),
-        text(row, "protocol"), number(row, "channels"), text(row, "evidence"),
-    )  # fmt: skip
+    times = [_seconds(row, key) for key in ("time_us", "low_us", "high_us")]
+    rates = [_bytes_per_s(row, key) for key in ("algbw_GBps", "busbw_GBps")]
+    words = [text(row, key) for key in ("algorithm", "protocol")]
+    return (number(row, "size_bytes"), *times, *rates, *words, number(row, "channels"), text(row, "evidence"))
 
 
 def _which_link(document: Document) -> PageSection:
+    blocks: list[Block] = [_table_of_tiers(document)]
+    if rows(document, "links"):
+        blocks.append(_table_of_links(document))
+    answer = _sentences_about_links(document)
+    return PageSection(key="link", question="Which link?", answer=answer, blocks=tuple(blocks))
+
+
+def _sentences_about_links(document: Document) -> str:
+    """Return the busiest link, the routing with its reason, and where the library's choice is explained."""
+    answer = "The answer has no traffic of links."
     tiers = rows(document, "tiers")
+    if tiers:
+        top = max(tiers, key=lambda row: amount(row, "busy_us"))
+        answer = f"{text(top, 'busiest')} ({text(top, 'tier')}) is the busiest link."
+    routing, reason = text(document, "routing"), text(document, "routing_reason")
+    if routing and reason:
+        answer += f" Routing: {routing} ({reason})."
+    elif routing:
+        answer += f" Routing: {routing}."
+    if section(document, "explained"):
+        answer += " See --explain for the library's choice."
+    return answer
+
+
+def _table_of_tiers(document: Document) -> Table:
     columns = (
         Head(name="tier"), Head(name="links", unit="count"), Head(name="bytes on busiest", unit="bytes"),
         Head(name="busy", unit="s"), Head(name="busiest link"),
     )  # fmt: skip
-    found = [
-        (
-            text(row, "tier"),
-            number(row, "links"),
-            number(row, "bytes"),
-            amount(row, "busy_us") / 1e6,
-            text(row, "busiest"),
-        )
-        for row in tiers
-    ]
-    links = [
-        (text(row, "name"), number(row, "bytes"), amount(row, "busy_us") / 1e6)
-        for row in sorted(rows(document, "links"), key=lambda row: -amount(row, "busy_us"))
-    ]
-    link_columns = (
-        Head(name="link"),
-        Head(name="bytes", unit="bytes"),
-        Head(name="busy", unit="s"),
-    )
-    blocks: list[Block] = [Table(title="Tiers of links, largest size", columns=columns, rows=tuple(found))]
-    if links:
-        blocks.append(Table(title="Links, largest size", columns=link_columns, rows=tuple(links)))
-    routing = text(document, "routing")
-    answer = "The answer has no traffic of links."
-    if tiers:
-        top = max(tiers, key=lambda row: amount(row, "busy_us"))
-        answer = f"{text(top, 'busiest')} ({text(top, 'tier')}) is the busiest link."
-    reason = text(document, "routing_reason")
-    if routing:
-        answer += f" Routing: {routing}{f' ({reason})' if reason else ''}."
-    explained = section(document, "explained")
-    if explained:
-        answer += " See --explain for the library's choice."
-    return PageSection(key="link", question="Which link?", answer=answer, blocks=tuple(blocks))
+    cells: list[tuple[Cell, ...]] = []
+    for row in rows(document, "tiers"):
+        busy_s = amount(row, "busy_us") / 1e6
+        cells.append((text(row, "tier"), number(row, "links"), number(row, "bytes"), busy_s, text(row, "busiest")))
+    return Table(title="Tiers of links, largest size", columns=columns, rows=tuple(cells))
+
+
+def _table_of_links(document: Document) -> Table:
+    """Return the table of links, the busiest first."""
+    columns = (Head(name="link"), Head(name="bytes", unit="bytes"), Head(name="busy", unit="s"))
+    cells: list[tuple[Cell, ...]] = []
+    for row in sorted(rows(document, "links"), key=lambda row: -amount(row, "busy_us")):
+        cells.append((text(row, "name"), number(row, "bytes"), amount(row, "busy_us") / 1e6))
+    return Table(title="Links, largest size", columns=columns, rows=tuple(cells))

@@ -24,9 +24,9 @@ from trine.common.outputs import write_bytes
 from trine.errors import one_line, safe
 from trine.report.page import Page
 
-#: Scripts in their order in the file, and the style sheet.
+#: Scripts in their order in the file, the style sheet, and the dark palette, which the style sheet has in two places.
 SCRIPTS = ("base.js", "charts.js", "scatter.js", "network.js", "spans.js", "timeline.js", "page.js")
-STYLE = "report.css"
+STYLE, DARK_PALETTE = "report.css", "dark.css"
 #: The most characters of a text in the page; the middle of a longer text is left out.
 MAX_TEXT = 2000
 
@@ -40,7 +40,7 @@ def render(page: Page) -> bytes:
     """Return a page as the bytes of an HTML file."""
     data = json.dumps(plain({"writer": __version__, "page": page}), separators=(",", ":"), allow_nan=False)
     data = data.replace("<", "\\u003c")  # no text can end the element; json.dumps escapes all but ASCII
-    script, style = _script(), _asset(STYLE)
+    script, style = _script(), _style()
     policy = (
         f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -94,6 +94,11 @@ def _text(text: str) -> str:
 def _script() -> str:
     parts = [_asset(name) for name in SCRIPTS]
     return '"use strict";\n(() => {\n' + "\n".join(parts) + "})();\n"
+
+
+@cache
+def _style() -> str:
+    return _asset(STYLE).replace(f"/* {DARK_PALETTE} */", _asset(DARK_PALETTE).strip())
 
 
 @cache

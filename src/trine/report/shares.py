@@ -2,65 +2,96 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from trine.report.blocks import Bar, Bars, Block
 from trine.report.reading import Document, amount, rows, text
 from trine.report.step import RANK_PARTS, one_per_class
 
+#: Views by part of the step: name, key of the answer, and key of a row's name.
+_PARTS = (
+    ("Phase", "phases", "phase"),
+    ("Stage", "stages", "stage"),
+    ("Layer", "layers", "layer"),
+    ("Operator", "operators", "operator"),
+)
+_MAX_RANKS = 200
+
+
+class Share(NamedTuple):
+    """Time of one part of a step, in seconds."""
+
+    compute_s: float = 0.0
+    communication_s: float = 0.0
+
 
 def share_views(document: Document) -> tuple[tuple[str, Block], ...]:
     """Return the views that the answer has: name and block each."""
-    views = (_rank_view(document), *_share_views(document))
-    return tuple(view for view in views if view is not None)
-
-
-def _rank_view(document: Document) -> tuple[str, Block] | None:
-    found = one_per_class(document, rows(document, "ranks"))
-    bars = []
-    for row in found[:200]:
-        alike = amount(row, "ranks_alike")
-        bars.append(
-            Bar(
-                name=f"rank {text(row, 'rank')}",
-                parts=tuple((name, amount(row, key), colour) for name, key, colour in RANK_PARTS),
-                note=f"{alike:,.0f} ranks alike" if alike > 1 else "",
-            )
-        )
-    if not bars:
-        return None
-    return "Rank", Bars(title="", unit="s", bars=tuple(bars))
-
-
-def _share_views(document: Document) -> list[tuple[str, Block]]:
     views: list[tuple[str, Block]] = []
-    for name, key, label in (
-        ("Phase", "phases", "phase"), ("Stage", "stages", "stage"), ("Layer", "layers", "layer"),
-        ("Operator", "operators", "operator"),
-    ):  # fmt: skip
+    ranks = _rank_bars(document)
+    if ranks:
+        views.append(("Rank", Bars(title="", unit="s", bars=ranks)))
+    note = "Sums over the ranks shown; communication that hides behind compute is included."
+    for name, key, label in _PARTS:
         found = rows(document, key)
-        if len(found) < 2:
-            continue
-        shares = _by_layer(found) if key == "layers" else {
-            text(row, label): (amount(row, "compute_s"), amount(row, "communication_s")) for row in found
-        }  # fmt: skip
-        prefix = "stage " if key == "stages" else ""
-        order = shares.items() if key == "stages" else sorted(shares.items(), key=lambda part: -sum(part[1]))
-        bars = tuple(_share_bar(f"{prefix}{each}", *share) for each, share in order)
-        note = "Sums over the ranks shown; communication that hides behind compute is included."
-        views.append((name, Bars(title="", unit="s", bars=bars, note=note)))
-    return views
+        if len(found) > 1:
+            bars = _bars_by_stage(found) if key == "stages" else _bars_by_time(_shares(found, label))
+            views.append((name, Bars(title="", unit="s", bars=bars, note=note)))
+    return tuple(views)
 
 
-def _share_bar(name: str, compute_s: float, moved_s: float) -> Bar:
-    return Bar(name=name, parts=(("compute", compute_s, "compute"), ("communication", moved_s, "communication")))
+def _rank_bars(document: Document) -> tuple[Bar, ...]:
+    bars = []
+    for row in one_per_class(document, rows(document, "ranks"))[:_MAX_RANKS]:
+        alike = amount(row, "ranks_alike")
+        parts = tuple((name, amount(row, key), colour) for name, key, colour in RANK_PARTS)
+        note = f"{alike:,.0f} ranks alike" if alike > 1 else ""
+        bars.append(Bar(name=f"rank {text(row, 'rank')}", parts=parts, note=note))
+    return tuple(bars)
 
 
-def _by_layer(found: list[Document]) -> dict[str, tuple[float, float]]:
-    """Return compute and communication of whole layers: modules named ``layers.3.mlp.up`` belong to ``layers.3``."""
-    shares: dict[str, tuple[float, float]] = {}
+def _bars_by_stage(found: list[Document]) -> tuple[Bar, ...]:
+    """Return the bars of pipeline stages, in their order."""
+    bars = []
+    for name, share in _shares(found, "stage").items():
+        bars.append(_share_bar(f"stage {name}", share))
+    return tuple(bars)
+
+
+def _bars_by_time(shares: Mapping[str, Share]) -> tuple[Bar, ...]:
+    """Return the bars, the longest first."""
+    order = sorted(shares, key=lambda name: -sum(shares[name]))
+    return tuple(_share_bar(name, shares[name]) for name in order)
+
+
+def _share_bar(name: str, share: Share) -> Bar:
+    parts = (("compute", share.compute_s, "compute"), ("communication", share.communication_s, "communication"))
+    return Bar(name=name, parts=parts)
+
+
+def _shares(found: list[Document], label: str) -> dict[str, Share]:
+    """Return the time of each part; modules named ``layers.3.mlp.up`` belong to the layer ``layers.3``."""
+    shares: dict[str, Share] = {}
     for row in found:
-        parts = text(row, "layer").split(".")
-        place = next((number for number, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
-        name = ".".join(parts[: place + 1])
-        compute, moved = shares.get(name, (0.0, 0.0))
-        shares[name] = (compute + amount(row, "compute_s"), moved + amount(row, "communication_s"))
+        if label != "layer":
+            shares[text(row, label)] = _share_of(row)
+            continue
+        name = _whole_layer(text(row, label))
+        earlier, further = shares.get(name, Share()), _share_of(row)
+        compute_s = earlier.compute_s + further.compute_s
+        shares[name] = Share(compute_s, earlier.communication_s + further.communication_s)
     return shares
+
+
+def _share_of(row: Document) -> Share:
+    return Share(amount(row, "compute_s"), amount(row, "communication_s"))
+
+
+def _whole_layer(module: str) -> str:
+    """Return the name of a module's layer: its name up to the first number, or all of it."""
+    parts = module.split(".")
+    for place, part in enumerate(parts):
+        if part.isdigit():
+            return ".".join(parts[: place + 1])
+    return module

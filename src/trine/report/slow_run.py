@@ -10,95 +10,126 @@ from trine.report.page import Fact, Page, PageSection
 from trine.report.reading import Document, amount, number, numbers, rows, section, text
 from trine.report.run_blocks import RunBlocks
 
-_MAX_RANKS = 256
+#: Most ranks in the bars, and in a sentence.
+_MAX_RANKS, _SHOWN_RANKS = 256, 12
 
 
 def check_trace_page(document: Document, command: str, run: RunBlocks) -> Page:
     """Return the page of ``trine check FOLDER`` for traces: causes, waits of each rank, timeline."""
     causes = rows(document, "causes")
+    blocks: list[Block] = []
+    if causes:
+        blocks.append(_table_of_causes(causes))
+    if rows(document, "ranks"):
+        blocks.append(_bars_of_ranks(document))
+    if run.timeline is not None:
+        blocks.append(run.timeline)
+    verdict = _sentence(text(document, "verdict"))
+    slow = PageSection(key="slow", question="Why so slow?", answer=verdict, blocks=tuple(blocks))
+    return Page(
+        title=f"Measured run {text(document, 'folder')}", answer=verdict, subject="check",
+        version=text(document, "version"), facts=_facts_of_causes(document, causes),
+        sections=(slow, certainty(document, command)),
+    )  # fmt: skip
+
+
+def _facts_of_causes(document: Document, causes: list[Document]) -> tuple[Fact, ...]:
+    """Return the step's time and its first cause."""
     first = causes[0] if causes else {}
-    facts = (
+    return (
         Fact(name="Step", value=number(document, "step_s"), unit="s"),
         Fact(name="Cause", value=text(first, "kind") or "none", tone="bad" if causes else "good"),
         Fact(name="Rank", value=_ranks(first) if causes else "–"),
         Fact(name="Gain of its removal", value=number(first, "gain_s"), unit="s"),
     )
-    table_rows: list[tuple[Cell, ...]] = []
-    for cause in causes:
-        table_rows.append((text(cause, "kind"), _ranks(cause), number(cause, "slowdown"), number(cause, "gain_s"),
-                           number(cause, "share"), text(cause, "operator")))  # fmt: skip
+
+
+def _table_of_causes(causes: list[Document]) -> Table:
     columns = (
-        Head(name="cause"), Head(name="ranks"), Head(name="slowdown", unit="number"),
-        Head(name="gain", unit="s"), Head(name="of the step", unit="share"), Head(name="most in"),
-    )  # fmt: skip
-    why: list[Block] = []
-    if table_rows:
-        why.append(Table(title="Causes", columns=columns, rows=tuple(table_rows), marked=(0,)))
-    why += [_bars_of_ranks(document)] if rows(document, "ranks") else []
-    why += [run.timeline] if run.timeline is not None else []
-    return Page(
-        title=f"Measured run {text(document, 'folder')}", answer=_sentence(text(document, "verdict")), subject="check",
-        version=text(document, "version"), facts=facts,
-        sections=(
-            PageSection(key="slow", question="Why so slow?", answer=_sentence(text(document, "verdict")),
-                        blocks=tuple(why)),
-            certainty(document, command),
-        ),
-    )  # fmt: skip
+        Head(name="cause"),
+        Head(name="ranks"),
+        Head(name="slowdown", unit="number"),
+        Head(name="gain", unit="s"),
+        Head(name="of the step", unit="share"),
+        Head(name="most in"),
+    )
+    cells: list[tuple[Cell, ...]] = []
+    for cause in causes:
+        numbers_of_cause = [number(cause, key) for key in ("slowdown", "gain_s", "share")]
+        cells.append((text(cause, "kind"), _ranks(cause), *numbers_of_cause, text(cause, "operator")))
+    return Table(title="Causes", columns=columns, rows=tuple(cells), marked=(0,))
 
 
 def check_hang_page(document: Document, command: str, run: RunBlocks) -> Page:
     """Return the page of ``trine check FOLDER`` for dumps of the flight recorder: blocked collectives."""
-    table_rows: list[tuple[Cell, ...]] = []
-    for hang in rows(document, "hangs"):
-        table_rows.append((text(hang, "kind"), _ranks(hang), f"{text(hang, 'operation')} {text(hang, 'number')}",
-                           text(hang, "group"), _ranks(hang, "waiting"), number(hang, "waited_s")))  # fmt: skip
-    columns = (Head(name="reason"), Head(name="ranks"), Head(name="collective"), Head(name="group"),
-               Head(name="waiting ranks"), Head(name="waited", unit="s"))  # fmt: skip
-    table = Table(title="Blocked collectives", columns=columns, rows=tuple(table_rows), marked=(0,))
+    found = rows(document, "hangs")
     verdict = _sentence(text(document, "verdict"))
-    hangs = PageSection(key="hang", question="Why does it hang?", answer=verdict,
-                        blocks=(table,) if table_rows else ())  # fmt: skip
-    return Page(title=f"Dumps in {text(document, 'folder')}", answer=verdict, subject="check",
-                version=text(document, "version"), sections=(hangs, certainty(document, command)))  # fmt: skip
+    blocks = (_table_of_hangs(found),) if found else ()
+    hangs = PageSection(key="hang", question="Why does it hang?", answer=verdict, blocks=blocks)
+    return Page(
+        title=f"Dumps in {text(document, 'folder')}", answer=verdict, subject="check",
+        version=text(document, "version"), sections=(hangs, certainty(document, command)),
+    )  # fmt: skip
+
+
+def _table_of_hangs(found: list[Document]) -> Table:
+    columns = (
+        Head(name="reason"),
+        Head(name="ranks"),
+        Head(name="collective"),
+        Head(name="group"),
+        Head(name="waiting ranks"),
+        Head(name="waited", unit="s"),
+    )
+    cells: list[tuple[Cell, ...]] = []
+    for hang in found:
+        collective = f"{text(hang, 'operation')} {text(hang, 'number')}"
+        waiting = _ranks(hang, "waiting")
+        cells.append(
+            (text(hang, "kind"), _ranks(hang), collective, text(hang, "group"), waiting, number(hang, "waited_s"))
+        )
+    return Table(title="Blocked collectives", columns=columns, rows=tuple(cells), marked=(0,))
 
 
 def measured_comparison_page(document: Document, command: str, run: RunBlocks) -> Page:
     """Return the page of ``trine compare`` with a measured run: both times, terms, both timelines."""
-    table_rows: list[tuple[Cell, ...]] = []
-    for term in rows(document, "terms"):
-        table_rows.append((text(term, "kind"), _ranks(term), number(term, "effect_s"), text(term, "operator")))
-    table_rows.append(("unexplained", "", number(document, "unexplained_s"), ""))
-    columns = (
-        Head(name="term"),
-        Head(name="ranks"),
-        Head(name="effect", unit="s"),
-        Head(name="most in"),
-    )
-    note = "Effects are replays of B with the durations of A, one term at a time; they may overlap."
-    table = Table(title="Terms, with the effect of removing each", columns=columns, rows=tuple(table_rows), marked=(0,),
-                  note=note)  # fmt: skip
-    aligned = numbers(section(document, "aligned"))
-    parts = tuple((name, value, "compute" if name == "kernel" else "other") for name, value in aligned.items())
-    alignment = Bars(title="Kernel time of B by alignment", unit="share", bars=(Bar(name="B", parts=parts),))
-    blocks = (table, *([alignment] if parts else []), *([run.timeline] if run.timeline is not None else []))
+    blocks: list[Block] = [_table_of_terms(document)]
+    parts = []
+    for name, value in numbers(section(document, "aligned")).items():
+        parts.append((name, value, "compute" if name == "kernel" else "other"))
+    if parts:
+        bar = Bar(name="B", parts=tuple(parts))
+        blocks.append(Bars(title="Kernel time of B by alignment", unit="share", bars=(bar,)))
+    if run.timeline is not None:
+        blocks.append(run.timeline)
     return _comparison(document, command, blocks)
+
+
+def _table_of_terms(document: Document) -> Table:
+    columns = (Head(name="term"), Head(name="ranks"), Head(name="effect", unit="s"), Head(name="most in"))
+    cells: list[tuple[Cell, ...]] = []
+    for term in rows(document, "terms"):
+        cells.append((text(term, "kind"), _ranks(term), number(term, "effect_s"), text(term, "operator")))
+    cells.append(("unexplained", "", number(document, "unexplained_s"), ""))
+    note = "Effects are replays of B with the durations of A, one term at a time; they may overlap."
+    title = "Terms, with the effect of removing each"
+    return Table(title=title, columns=columns, rows=tuple(cells), marked=(0,), note=note)
 
 
 def comparison_page(document: Document, command: str, run: RunBlocks) -> Page:
     """Return the page of ``trine compare`` for two answers: terms and inputs."""
     bars = []
     for term in sorted(rows(document, "terms"), key=lambda row: -abs(amount(row, "difference_s"))):
-        parts = (("A", amount(term, "a_s"), "first"), ("B", amount(term, "b_s"), "second"))
-        bars += [Bar(name=f"{text(term, 'term')}, {name}", parts=((name, value, colour),))
-                 for name, value, colour in parts]  # fmt: skip
-    terms = Bars(title="Terms of both times", unit="s", bars=tuple(bars), max_rows=24)
+        for name, key, colour in (("A", "a_s", "first"), ("B", "b_s", "second")):
+            bars.append(Bar(name=f"{text(term, 'term')}, {name}", parts=((name, amount(term, key), colour),)))
+    blocks: list[Block] = [Bars(title="Terms of both times", unit="s", bars=tuple(bars), max_rows=24)]
     inputs: list[tuple[Cell, ...]] = []
     for row in rows(document, "inputs"):
         inputs.append((text(row, "input"), text(row, "a") or "–", text(row, "b") or "–"))
-    table = Table(title="Inputs that differ", rows=tuple(inputs),
-                  columns=(Head(name="input"), Head(name="A"), Head(name="B")))  # fmt: skip
-    return _comparison(document, command, (terms, *([table] if inputs else [])))
+    if inputs:
+        columns = (Head(name="input"), Head(name="A"), Head(name="B"))
+        blocks.append(Table(title="Inputs that differ", rows=tuple(inputs), columns=columns))
+    return _comparison(document, command, blocks)
 
 
 def _comparison(document: Document, command: str, blocks: Sequence[Block]) -> Page:
@@ -117,27 +148,38 @@ def _comparison(document: Document, command: str, blocks: Sequence[Block]) -> Pa
 
 def _difference(document: Document) -> str:
     change, base = amount(document, "difference_s"), amount(document, "a_s")
+    if not change:
+        return "The times are equal."
+    word = "slower" if change > 0 else "faster"
     share = f" by {abs(change) / base:.1%}" if base else ""
-    return f"B is {'slower' if change > 0 else 'faster'}{share}." if change else "The times are equal."
+    return f"B is {word}{share}."
 
 
 def _bars_of_ranks(document: Document) -> Bars:
     bars = []
     for row in rows(document, "ranks")[:_MAX_RANKS]:
-        parts = (("computes", amount(row, "compute_s"), "compute"),
-                 ("transfers", amount(row, "transfer_s"), "communication"),
-                 ("waits", amount(row, "waiting_s"), "idle"))  # fmt: skip
+        parts = (
+            ("computes", amount(row, "compute_s"), "compute"),
+            ("transfers", amount(row, "transfer_s"), "communication"),
+            ("waits", amount(row, "waiting_s"), "idle"),
+        )
         waited = amount(row, "waited_for_s")
         note = f"others wait {waited * 1e3:.3g} ms for it" if waited else ""
         bars.append(Bar(name=f"rank {text(row, 'rank')}", parts=parts, note=note))
-    return Bars(title="Time of each rank per step", unit="s", bars=tuple(bars), limit=number(document, "step_s"),
-                limit_name="step", max_rows=16, note="Communication may overlap with computation.")  # fmt: skip
+    return Bars(
+        title="Time of each rank per step", unit="s", bars=tuple(bars), limit=number(document, "step_s"),
+        limit_name="step", max_rows=16, note="Communication may overlap with computation.",
+    )  # fmt: skip
 
 
 def _ranks(row: Document, key: str = "ranks") -> str:
+    """Return the ranks of a row as words; a row without ranks is about all of them."""
     value = row.get(key)
     found = [str(each) for each in value if isinstance(each, int)] if isinstance(value, list) else []
-    return ", ".join(found[:12]) + (f" and {len(found) - 12} more" if len(found) > 12 else "") or "all"
+    if not found:
+        return "all"
+    words = ", ".join(found[:_SHOWN_RANKS])
+    return words if len(found) <= _SHOWN_RANKS else f"{words} and {len(found) - _SHOWN_RANKS} more"
 
 
 def _sentence(words: str) -> str:

@@ -56,11 +56,16 @@ def hash_inputs() -> str:
     Names are sorted. Files without effect on a prediction do not count: ``cli``, ``docs``, the stored reports, case
     studies, trine's version, and files written from predictions (``bands.yaml``, ``left_out.csv``).
     """
-    root, digest = PRESETS.parent, hashlib.sha256()
-    files = {path.relative_to(root).as_posix(): path for path in (*root.rglob("*.py"), *PRESETS.rglob("*.*"))}
-    for name, path in sorted(files.items()):
+    root = PRESETS.parent
+    files = {}
+    for path in (*root.rglob("*.py"), *PRESETS.rglob("*.*")):
+        name = path.relative_to(root).as_posix()
         if path.is_file() and not name.startswith(_LEFT_OUT):
-            digest.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+            files[name] = path
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        content = hashlib.sha256(files[name].read_bytes()).digest()
+        digest.update(f"{name}\0".encode() + content)
     return digest.hexdigest()
 
 
@@ -98,8 +103,12 @@ class StoredReport(Report):
 
     def tables(self) -> dict[str, Table]:
         """Return the document's lists of rows."""
-        lists = {name: value for name, value in self.content.items() if isinstance(value, list) and value}
-        return {name: rows for name, rows in lists.items() if isinstance(rows[0], dict)}
+        tables: dict[str, Table] = {}
+        for name, value in self.content.items():
+            is_table = isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+            if is_table:
+                tables[name] = value
+        return tables
 
 
 def stored_report(name: str, blind: bool = False) -> StoredReport:
@@ -113,14 +122,20 @@ def stored_report(name: str, blind: bool = False) -> StoredReport:
     form = content.get("blind" if blind else "fitted")
     if form is None:
         raise InputError(f"the report of {name} fits no factors: it is blind", field="blind")
-    paragraphs = tuple(each if isinstance(each, str) else tuple(each) for each in form["paragraphs"])
+    paragraphs: list[str | tuple[str, ...]] = []
+    for paragraph in form["paragraphs"]:
+        paragraphs.append(paragraph if isinstance(paragraph, str) else tuple(paragraph))
     return StoredReport(
-        SCHEMA=f"validate-{name}", stored=origin_of(content["made"]), text=form["headline"], paragraphs=paragraphs,
-        content=form["document"],
+        SCHEMA=f"validate-{name}", stored=origin_of(content["made"]), text=form["headline"],
+        paragraphs=tuple(paragraphs), content=form["document"],
     )  # fmt: skip
 
 
 def blocks(*parts: str | Sequence[str]) -> str:
     """Return paragraphs, each a sentence, which wraps, or its lines; leave out empty ones."""
-    lines = (wrapped_at("", part, 0) if isinstance(part, str) else part for part in parts if part)
-    return "\n\n".join("\n".join(part) for part in lines)
+    texts = []
+    for part in parts:
+        if part:
+            lines = wrapped_at("", part, 0) if isinstance(part, str) else part
+            texts.append("\n".join(lines))
+    return "\n\n".join(texts)

@@ -7,8 +7,9 @@ position in their group, or by kind, size and number of ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from trine.runs.keys import Key, call_keys, kernel_keys
 from trine.runs.measured_run import Instance, MeasuredRun
@@ -60,11 +61,10 @@ class RunReference:
 def reference_from_run(reference: MeasuredRun, run: MeasuredRun, name: str) -> RunReference:
     """Return what ``run`` would need with the durations of another measured run."""
     rows = _matching_rows(reference, run)
+    step_ratio = _step_ratio(reference, run)
     kernels = []
     for trace, others in zip(run.ranks, rows, strict=True):
-        kernels.append(
-            _kernels_from_traces([reference.ranks[row] for row in others], trace, _step_ratio(reference, run))
-        )
+        kernels.append(_kernels_from_traces([reference.ranks[row] for row in others], trace, step_ratio))
     result = RunReference(name, reference.step_ps, kernels)
     replay = Replay(reference)
     _add_transfers(result, _instances_by_key(reference, replay), _means(reference, replay), run)
@@ -85,33 +85,56 @@ def _matching_rows(reference: MeasuredRun, run: MeasuredRun) -> list[list[int]]:
     return [[row_of[trace.rank]] if is_same else everyone for trace in run.ranks]
 
 
+class _KernelTime(NamedTuple):
+    """Duration of a kernel, and whether it runs beside no collective."""
+
+    time_ps: int
+    is_clean: bool
+
+
+@dataclass(slots=True)
+class _TraceTimes:
+    """Times of kernels by key, and mean times of operators by phase and name, of one or more traces."""
+
+    kernels: dict[Key, list[_KernelTime]] = field(default_factory=dict)
+    operators: dict[tuple[str, str], float] = field(default_factory=dict)
+
+
+def _times_of(traces: Sequence[RankTrace], step_ratio: float) -> _TraceTimes:
+    """Return the times of kernels and operators in traces. step_ratio: multiplies the operators' times."""
+    times = _TraceTimes()
+    for trace in traces:
+        clean = beside_no_collective(trace)
+        for number, key in enumerate(kernel_keys(trace)):
+            if key is None:
+                continue
+            activity = trace.activities[number]
+            times.kernels.setdefault(key, []).append(_KernelTime(activity.duration_ps, clean[number]))
+            name = (activity.phase, activity.operator)
+            times.operators[name] = times.operators.get(name, 0) + activity.duration_ps * step_ratio
+    for name, total_ps in times.operators.items():
+        times.operators[name] = total_ps / len(traces)
+    return times
+
+
 def _kernels_from_traces(
-    traces: Iterable[RankTrace], trace: RankTrace, step_ratio: float
+    traces: Sequence[RankTrace], trace: RankTrace, step_ratio: float
 ) -> list[KernelReference | None]:
     """Return the references of a rank's kernels from the same kernels, operators or phases of other traces."""
-    durations: dict[Key, list[tuple[int, bool]]] = {}
-    operators: dict[tuple[str, str], float] = {}
-    num_traces = 0
-    for other in traces:
-        num_traces += 1
-        clean = beside_no_collective(other)
-        for number, key in enumerate(kernel_keys(other)):
-            if key is not None:
-                activity = other.activities[number]
-                durations.setdefault(key, []).append((activity.duration_ps, clean[number]))
-                name = (activity.phase, activity.operator)
-                operators[name] = operators.get(name, 0) + activity.duration_ps * step_ratio
-    operators = {name: total / num_traces for name, total in operators.items()}
-    clean = beside_no_collective(trace)
+    times = _times_of(traces, step_ratio)
     keys = kernel_keys(trace)
-    references: list[KernelReference | None] = [None] * len(keys)
-    if not _has_same_kernels(durations, keys):
-        return references_by_operator(trace, operators)
+    if not _has_same_kernels(times.kernels, keys):
+        return references_by_operator(trace, times.operators)
+    clean = beside_no_collective(trace)
+    references: list[KernelReference | None] = []
     for number, key in enumerate(keys):
-        if key is not None and key in durations:
-            values = durations[key]
-            is_clean = clean[number] and all(each for _, each in values)
-            references[number] = KernelReference(lower_median([ps for ps, _ in values]), BY_KERNEL, is_clean)
+        if key is None or key not in times.kernels:
+            references.append(None)
+            continue
+        counterparts = times.kernels[key]
+        time_ps = lower_median([each.time_ps for each in counterparts])
+        is_clean = clean[number] and all(each.is_clean for each in counterparts)
+        references.append(KernelReference(time_ps, BY_KERNEL, is_clean))
     return references
 
 
@@ -217,39 +240,73 @@ def add_class_transfers(result: RunReference, means: Mapping[_ClassKey, Referenc
     _add_transfers(result, {}, means, run)
 
 
+class _CallTime(NamedTuple):
+    """Duration of a CPU call, and the gap before it."""
+
+    call_ps: int
+    gap_ps: int
+
+
 def _add_calls(result: RunReference, reference: MeasuredRun, run: MeasuredRun, rows: list[list[int]]) -> None:
     """Add the CPU calls of the reference; if the runs launch other kernels, in proportion to the CPU time of both."""
     result.calls, result.gaps = [], []
     known = [_call_times(trace, reference.start_ps) for trace in reference.ranks]
     for trace, others in zip(run.ranks, rows, strict=True):
         own = _call_times(trace, run.start_ps)
-        found = {key: [known[row][key] for row in others if key in known[row]] for key in own}
-        num_found = sum(bool(each) for each in found.values())
-        if num_found >= _MIN_COMMON * len(own):
-            calls = [lower_median([each[0] for each in found[key]]) if found[key] else own[key][0] for key in own]
-            gaps = [lower_median([each[1] for each in found[key]]) if found[key] else own[key][1] for key in own]
-        else:
+        calls = _matched_calls(own, [known[row] for row in others])
+        if calls is None:
             busy_ps = sum(_busy_ps(reference.ranks[row], known[row]) for row in others) / len(others)
             ratio = busy_ps * _step_ratio(reference, run) / max(1, _busy_ps(trace, own))
-            calls = [round(call_ps * ratio) for call_ps, _ in own.values()]
-            gaps = [round(gap_ps * ratio) if number else gap_ps for number, (_, gap_ps) in enumerate(own.values())]
-        result.calls.append(calls)
-        result.gaps.append(gaps)
+            calls = _scaled_calls(own, ratio)
+        result.calls.append([each.call_ps for each in calls])
+        result.gaps.append([each.gap_ps for each in calls])
 
 
-def _call_times(trace: RankTrace, start_ps: int) -> dict[Key, tuple[int, int]]:
-    """Return the duration of each CPU call and the gap before it, in their order."""
-    times: dict[Key, tuple[int, int]] = {}
+def _matched_calls(
+    own: Mapping[Key, _CallTime], references: Sequence[Mapping[Key, _CallTime]]
+) -> list[_CallTime] | None:
+    """Return the medians of the same calls in the references; None if too few calls have a counterpart there.
+
+    A call without a counterpart keeps its own times.
+    """
+    calls = []
+    num_found = 0
+    for key, time in own.items():
+        found = [times[key] for times in references if key in times]
+        if not found:
+            calls.append(time)
+            continue
+        num_found += 1
+        call_ps = lower_median([each.call_ps for each in found])
+        calls.append(_CallTime(call_ps, lower_median([each.gap_ps for each in found])))
+    return calls if num_found >= _MIN_COMMON * len(own) else None
+
+
+def _scaled_calls(own: Mapping[Key, _CallTime], ratio: float) -> list[_CallTime]:
+    """Return calls and gaps times ``ratio``; the gap before the first call is a start-up, and stays."""
+    calls: list[_CallTime] = []
+    for time in own.values():
+        gap_ps = round(time.gap_ps * ratio) if calls else time.gap_ps
+        calls.append(_CallTime(round(time.call_ps * ratio), gap_ps))
+    return calls
+
+
+def _call_times(trace: RankTrace, start_ps: int) -> dict[Key, _CallTime]:
+    """Return the times of each CPU call, in their order."""
+    times: dict[Key, _CallTime] = {}
     before_ps = start_ps
     for key, call in zip(call_keys(trace), trace.calls, strict=True):
-        times[key] = (call.end_ps - call.start_ps, call.start_ps - before_ps)
+        times[key] = _CallTime(call.end_ps - call.start_ps, call.start_ps - before_ps)
         before_ps = call.end_ps
     return times
 
 
-def _busy_ps(trace: RankTrace, times: Mapping[Key, tuple[int, int]]) -> int:
+def _busy_ps(trace: RankTrace, times: Mapping[Key, _CallTime]) -> int:
     """Return the time of the launching threads without waits for the GPU, from the first call on."""
     busy_ps = 0
-    for number, (call, (call_ps, gap_ps)) in enumerate(zip(trace.calls, times.values(), strict=True)):
-        busy_ps += (0 if call.is_wait else call_ps) + (gap_ps if number else 0)
+    for number, (call, time) in enumerate(zip(trace.calls, times.values(), strict=True)):
+        if not call.is_wait:
+            busy_ps += time.call_ps
+        if number:
+            busy_ps += time.gap_ps
     return busy_ps

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trine.graph.workload import Workload
     from trine.training.options import SimulateOptions
 
-#: Micro-batches of the step whose clock a probed layer has: so many that the optimizer takes next to no part of it.
+#: Micro-batches of the step whose clock a probed layer has: the optimizer's share of such a step is negligible.
 MANY = 4096
 
 
@@ -30,7 +30,7 @@ class StepClocks:
     """The clocks of the steps of one model on machines with one kind of GPU.
 
     No clock is known, and none needed, if operator times do not depend on the step: recorded times, tables without a
-    known clock, a power cap, or GPUs of several kinds (their short jobs then have clocks of their own).
+    known clock, a power cap, or GPUs of several kinds (their short jobs then have different clocks).
     """
 
     def __init__(self, workload: Workload, options: SimulateOptions, gpus: int) -> None:
@@ -65,7 +65,7 @@ class StepClocks:
         return None if clock is None or self._gpu is None else {self._gpu.name: clock}
 
     def slowdown(self, micro_batch: int, micro_batches: int) -> float:
-        """Return the clock of a step of MANY over that of a step of ``micro_batches``, at most 1.
+        """Return the ratio of the clocks of two steps, of MANY and of ``micro_batches``; at most 1.
 
         That is the least ratio of an operator's times at these clocks.
         """

@@ -1,4 +1,4 @@
-"""Ties: layouts whose times differ by less than the model can tell, ordered by how much each takes for granted."""
+"""Ties: layouts whose times differ by less than the model's error, ordered by their assumptions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RESOLUTION = 0.02
 
 
 def assumptions(layout: Layout, node_gpus: int) -> tuple[int, ...]:
-    """Return what a layout takes for granted, the most doubtful first; fewer is better.
+    """Return the assumptions of a layout, the most doubtful first; fewer is better.
 
     Offload needs a host that keeps up. Parameters sharded across nodes (``node_gpus`` GPUs each) are gathered for each
     micro-batch. Context parallelism and pipeline stages beyond those that memory needs only add communication, which is
@@ -69,7 +69,7 @@ def exposed_between(ranked: Ranked, node_gpus: int) -> float:
 
 
 def difference_words(first: Layout, second: Layout, node_gpus: int) -> str:
-    """Return what the second layout takes for granted beyond the first one, in words; empty for no difference."""
+    """Return the further assumptions of the second layout, in words; empty for no difference."""
     names = ("offload", "gathers of parameters across nodes", "context parallelism", "pipeline stages")
     pairs = zip(names, assumptions(first, node_gpus), assumptions(second, node_gpus), strict=True)
     return ", ".join(name for name, one, two in pairs if two > one)

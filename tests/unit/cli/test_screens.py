@@ -20,7 +20,6 @@ from trine.formats.chakra import read_chakra, simulate_chakra
 from trine.gpu.cases import run_case
 from trine.gpu.model import Monitor
 from trine.gpu.model.files import load_gpu_model
-from trine.gpu.replay.sweep import SweepGrid
 from trine.gpu.replay.sweep import sweep as run_sweep
 from trine.gpu.results.result import GpuResult
 from trine.gpu.results.summary import use_vendor_terms
@@ -100,7 +99,7 @@ ANSWERS: dict[str, Callable[[], Report]] = {
     "kernel run, replayed": lambda: replayed(model(poll_ps=0, monitor=Monitor(capacity=3, wakeup_ps=0))),
     "eidolon run": lambda: trine.run_eidolon(eidolon()),
     "eidolon run, NVIDIA": lambda: trine.run_eidolon(eidolon(gpu_model="h100-sxm", cluster="dgx-h100", sync="mwait")),
-    "eidolon sweep": lambda: run_sweep(eidolon(), SweepGrid(wakeup=(0, 10**7, 2 * 10**7), sync=("spin", "mwait"))),
+    "eidolon sweep": lambda: run_sweep(eidolon(), {"wakeup": (0, 10**7, 2 * 10**7), "sync": ("spin", "mwait")}),
     "hop": lambda: trine.hop("vgg13-h100-b128", trine.HopProtocol(iterations=4), cluster="dgx-h100"),
     "study": lambda: run_case("clos"),
 }

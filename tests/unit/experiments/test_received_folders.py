@@ -169,7 +169,7 @@ def test_a_failed_write_is_cut_back_and_ends_the_run_with_its_reason(tmp_path, m
         return real(handle, content)
 
     monkeypatch.setattr(os, "write", write)
-    with pytest.raises(StorageError, match=f"cannot write: {os.strerror(number)} .*trine sweep .* goes on"):
+    with pytest.raises(StorageError, match=f"cannot write: {os.strerror(number)} .*the same call goes on"):
         sweep(spec(), tmp_path / "e", processes=1)
     (path,) = journals(tmp_path / "e")
     assert path.read_bytes().endswith(b"\n")

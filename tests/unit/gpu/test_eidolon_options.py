@@ -9,7 +9,7 @@ from eidolon_cases import TURN
 from trine.errors import InputError, PlanError, SpecError
 from trine.gpu.replay.options import EidolonOptions
 from trine.gpu.replay.run import Prepared, run_eidolon
-from trine.gpu.replay.sweep import SweepGrid, sweep
+from trine.gpu.replay.sweep import sweep
 from trine.gpu.replay.writes import WriteTable
 from trine.gpu.text import parse_program
 
@@ -149,18 +149,20 @@ def test_sleeping_reads_less_often():
 
 def test_grids_refuse_what_cannot_be():
     with pytest.raises(InputError, match="--peers has a value twice"):
-        SweepGrid(peers=(3, 3))
+        sweep(EidolonOptions(), {"peers": (3, 3)})
     with pytest.raises(InputError, match="more than 10000"):
-        SweepGrid(rows=range(1, 200), cols=range(1, 200))
+        sweep(EidolonOptions(), {"rows": range(1, 200), "cols": range(1, 200)})
+    with pytest.raises(InputError, match=r"cannot vary 'row'.*rows"):
+        sweep(EidolonOptions(), {"row": (1, 2)})
     with pytest.raises(InputError, match="--wakeup and --symmetric"):
-        sweep(EidolonOptions(symmetric=True), SweepGrid(wakeup=(1, 2)))
+        sweep(EidolonOptions(symmetric=True), {"wakeup": (1, 2)})
     with pytest.raises(InputError, match="--monitor-capacity cannot matter"):
-        sweep(EidolonOptions(monitor_capacity=1), SweepGrid(sync=("spin",)))
+        sweep(EidolonOptions(monitor_capacity=1), {"sync": ("spin",)})
 
 
 def test_a_grid_has_all_combinations(tmp_path):
     found = sweep(
-        EidolonOptions(cols=64, monitor_wakeup="1 us"), SweepGrid(rows=(64, 128), peers=(1, 3), sync=("spin", "mwait"))
+        EidolonOptions(cols=64, monitor_wakeup="1 us"), {"rows": (64, 128), "peers": (1, 3), "sync": ("spin", "mwait")}
     )
     assert [(r["rows"], r["peers"], r["sync"]) for r in found.rows] == [
         (rows, peers, sync) for rows in (64, 128) for peers in (1, 3) for sync in ("spin", "mwait")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from report_pages import HOSTILE, every_block, many_spans, page_of_blocks
 
-from trine.report.html import MAX_TEXT, SCRIPTS, STYLE, plain, render
+from trine.report.html import DARK_PALETTE, MAX_TEXT, SCRIPTS, STYLE, plain, render
 
 #: Limit of the own scripts and styles (issue 40), in lines.
 MAX_LINES = 2500
@@ -87,6 +87,6 @@ def test_scripts_and_styles_stay_small():
     from importlib.resources import files
 
     assets = files("trine.report") / "assets"
-    lines = {name: len((assets / name).read_text().splitlines()) for name in (*SCRIPTS, STYLE)}
+    lines = {name: len((assets / name).read_text().splitlines()) for name in (*SCRIPTS, STYLE, DARK_PALETTE)}
     assert set(lines) == {each.name for each in assets.iterdir()}
     assert sum(lines.values()) <= MAX_LINES

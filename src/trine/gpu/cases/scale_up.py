@@ -175,7 +175,6 @@ def unrolling(
     for case in cases:
         rates[case] = [_with(*case, unroll, "all_to_all", ranks, workgroups) for unroll in unrolls]
     small, large = rates[sizes[0], limits[-1]], rates[sizes[-1], limits[-1]]
-    spread = max(small) / min(small) - 1
     ends = (unrolls[0], unrolls[-1])
     fewer = {}
     for size in (sizes[0], sizes[-1]):
@@ -213,13 +212,7 @@ def unrolling(
                 holds=all(WAVEFRONTS * plateau[limit] <= limit for limit in limits),
                 assumed=f"{ASSUMED}; one peer a workgroup",
             ),
-            Finding(
-                paper="no effect on small sizes",
-                here=f"{format_size(sizes[0])}: {100 * spread:.0f} % between the slowest and the fastest; with "
-                f"{FEWER_WAVEFRONTS} wavefronts {100 * (_growth(fewer[sizes[0]]) - 1):.0f} %",
-                holds=spread < NO_EFFECT,
-                assumed=f"{ASSUMED}; one peer a workgroup",
-            ),
+            _no_effect("no effect on small sizes", small, fewer[sizes[0]], sizes[0], "one peer a workgroup"),
         ),
         panels=(_panel("All-to-all: loop unrolling", "requests of a wavefront in flight", unrolls, rates, label),),
     )
@@ -237,7 +230,7 @@ def outstanding(
         rates[(size, 0)] = [_with(size, k, UNROLL, "all_gather", ranks, workgroups) for k in limits]
     label = {case: format_size(case[0]) for case in rates}
     small, large = rates[sizes[0], 0], rates[sizes[-1], 0]
-    spread, plateau = max(small) / min(small) - 1, _plateau(limits, large)
+    plateau = _plateau(limits, large)
     ends = (limits[0], limits[-1])
     fewer = {}
     for size in (sizes[0], sizes[-1]):
@@ -265,12 +258,8 @@ def outstanding(
                 holds=plateau < limits[-1] and max(large) > 2 * large[0] and _growth(fewer[sizes[-1]]) > 2,
                 assumed=f"{ASSUMED}; {UNROLL} requests a wavefront",
             ),
-            Finding(
-                paper="no effect where latency decides",
-                here=f"{format_size(sizes[0])}: {100 * spread:.0f} % between the slowest and the fastest; with "
-                f"{FEWER_WAVEFRONTS} wavefronts {100 * (_growth(fewer[sizes[0]]) - 1):.0f} %",
-                holds=spread < NO_EFFECT,
-                assumed=f"{ASSUMED}; {UNROLL} requests a wavefront",
+            _no_effect(
+                "no effect where latency decides", small, fewer[sizes[0]], sizes[0], f"{UNROLL} requests a wavefront"
             ),
         ),
         panels=(_panel("All-gather: limit of a compute unit", "requests of a CU in flight", limits, rates, label),),
@@ -282,6 +271,18 @@ def _with(
 ) -> float:
     model = ModelOptions(max_outstanding=limit, unroll=unroll).of(gpu_model())
     return measure(op, ranks, size, "peer-put", workgroups, model=model, wavefronts=wavefronts).gb_per_s
+
+
+def _no_effect(paper: str, rates: Sequence[float], fewer: Sequence[float], size_bytes: int, assumed: str) -> Finding:
+    """Return the finding that the rates of a small size hardly differ; ``fewer``: rates with fewer wavefronts."""
+    spread = max(rates) / min(rates) - 1
+    with_fewer = f"with {FEWER_WAVEFRONTS} wavefronts {100 * (_growth(fewer) - 1):.0f} %"
+    return Finding(
+        paper=paper,
+        here=f"{format_size(size_bytes)}: {100 * spread:.0f} % between the slowest and the fastest; {with_fewer}",
+        holds=spread < NO_EFFECT,
+        assumed=f"{ASSUMED}; {assumed}",
+    )
 
 
 def _growth(rates: Sequence[float]) -> float:

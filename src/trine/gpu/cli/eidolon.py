@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +21,7 @@ from trine.gpu.replay.options import EidolonOptions
 if TYPE_CHECKING:
     from trine.gpu.peers import Arrivals
     from trine.gpu.replay.result import EidolonResult
-    from trine.gpu.replay.sweep_runs import Journal
+    from trine.gpu.replay.sweep import Sweep
     from trine.gpu.replay.writes import WriteTable
 
 Kernel = Annotated[
@@ -34,6 +36,8 @@ _OF_RUNS = (
     "rows", "cols", "peers", "issue_seed", "wakeup", "sync", "target", "distribution", "seed", "together", "writes",
     "arrivals", "symmetric", "engine",
 )  # fmt: skip
+#: Ending of the folder with a sweep's runs, after the name of the output file.
+ENDING = ".runs"
 _Plot = Annotated[str | None, Option("Draw waiting over time (PNG, SVG, PDF); needs trine[plot].", "FILE", OUTPUT)]
 
 
@@ -101,19 +105,21 @@ def sweep(
 
     Example: trine eidolon sweep --wakeup 0:40us:5us --peers 3,15
     """
-    from trine.gpu.replay.sweep import SweepGrid
+    from trine.gpu.replay.sweep import num_runs
     from trine.gpu.replay.sweep import sweep as run_sweep
 
-    grid = SweepGrid(
-        rows=whole_numbers("--rows", rows), cols=whole_numbers("--cols", cols), peers=whole_numbers("--peers", peers),
-        issue_seed=whole_numbers("--issue-seed", issue_seed, 0), wakeup=times("--wakeup", wakeup),
-        sync=tuple(word.strip() for word in (sync or "spin,mwait").split(",")),
-    )  # fmt: skip
-    if plot is not None and grid.num_runs == len(grid.sync):
+    vary = {
+        "rows": whole_numbers("--rows", rows), "cols": whole_numbers("--cols", cols),
+        "peers": whole_numbers("--peers", peers), "issue_seed": whole_numbers("--issue-seed", issue_seed, 0),
+        "wakeup": times("--wakeup", wakeup), "sync": tuple(word.strip() for word in (sync or "spin,mwait").split(",")),
+    }  # fmt: skip
+    if plot is not None and num_runs(vary) == len(vary["sync"]):
         raise InputError("--plot draws curves: give several of --wakeup, --rows, --cols, --peers or --issue-seed")
-    base, journal = made(given, kernel=kernel), _journal(csv, json)
+    base = made(given, kernel=kernel)
     with ProgressLine(None) as progress:
-        answer = run_sweep(base, grid, jobs=jobs, progress=progress, on_compile=progress.compiling, journal=journal)
+        answer = run_sweep(
+            base, vary, jobs=jobs, progress=progress, on_compile=progress.compiling, directory=_folder_beside(csv, json)
+        )
     show_answer(answer, json, brief, details)
     if "flag_spacing" in given:
         say(f"note: --flag-spacing {given['flag_spacing']}: flags are not cached, so it only decides which memory "
@@ -123,30 +129,31 @@ def sweep(
         written(csv, answer.to_csv)
     if answer.finished:
         drawn(plot, answer)
-    if journal is not None:
-        _end_journal(journal, answer.finished)
+    _end_folder(answer)
     end(answer.finished)
 
 
-def _journal(csv: str | None, json: str | None) -> Journal | None:
-    """Return a journal beside the first output file: after an interruption, the same command resumes from it."""
-    from trine.gpu.replay.sweep_runs import ENDING, Journal
-
+def _folder_beside(csv: str | None, json: str | None) -> str | None:
+    """Return a folder beside the first output file: after an interruption, the same command resumes from it."""
     target = next((each for each in (csv, json) if each not in (None, "-")), None)
     if target is None or (os.path.exists(target) and not os.path.isfile(target)):  # a device or a pipe
         return None
-    return Journal(f"{os.path.realpath(target)}{ENDING}")
+    return f"{os.path.realpath(target)}{ENDING}"
 
 
-def _end_journal(journal: Journal, finished: bool) -> None:
-    for note in journal.notes:
-        say(f"note: {note}")
-    if journal.num_taken:
-        say(f"note: {journal.num_taken} runs come from {journal.path}, written by an earlier sweep")
-    if finished and all_written():
-        journal.remove()
-    elif journal.path.exists():
-        say(f"note: finished runs are in {journal.path}; the same command resumes from there")
+def _end_folder(answer: Sweep) -> None:
+    """Remove the runs once all output is written, or name their folder."""
+    folder = answer.folder
+    if folder is None:
+        return
+    if answer.num_reused:
+        say(f"note: {answer.num_reused} runs come from {folder.parent}, written by an earlier sweep")
+    if not (answer.finished and all_written()):
+        say(f"note: finished runs are in {folder.parent}; the same command resumes from there")
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):  # another sweep's runs are in it
+        folder.parent.rmdir()
 
 
 def whole_numbers(option: str, text: str | None, minimum: int = 1) -> tuple[int, ...]:

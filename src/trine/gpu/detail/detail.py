@@ -11,10 +11,11 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from trine.cluster.cluster import Cluster
 from trine.common.arguments import takes
 from trine.common.evidence import Evidence
 from trine.common.observer import announce_stage
@@ -37,7 +38,7 @@ from trine.results.report import Report, Row, Table, Timeline, seconds
 from trine.results.text import aligned, wrapped
 from trine.training.options import SimulateOptions, observed
 from trine.training.run import simulate
-from trine.training.setup import setup_of
+from trine.training.setup import Setup, setup_of
 
 #: Not part of the detail: the kernel is alone on its GPU, its links and its ranks.
 NOT_MODELLED = "other kernels of the rank that run meanwhile, and what else crosses the links"
@@ -272,6 +273,26 @@ def _time(value_ps: int | None) -> str:
     return "-" if value_ps is None else format_time(value_ps)
 
 
+class SimulatedStep(NamedTuple):
+    """A step on a cluster: its inputs, and its result."""
+
+    setup: Setup
+    machine: Cluster
+    result: Result
+
+
+def simulated_step(
+    workload: Workload | str | os.PathLike[str], plan: Plan, result: Result | None, options: SimulateOptions, what: str
+) -> SimulatedStep:
+    """Return the step, simulated unless ``result`` is known. Raises InputError, naming ``what``, without a machine."""
+    setup = setup_of(workload, plan, options)
+    if setup.machine is None:
+        raise InputError(f"{what} a collective of several GPUs of a cluster")
+    if result is None:
+        result = simulate(setup.workload, setup.plan, options=replace(options, compare=False))
+    return SimulatedStep(setup, setup.machine, result)
+
+
 @takes(SimulateOptions)
 @observed
 def kernel_detail(
@@ -296,11 +317,7 @@ def kernel_detail(
     InputError, SpecError, PlanError: for a step without machine, a missing rank, layer, ..., or input that the
         load-store level or its recording does not support. KeyboardInterrupt: on Ctrl-C before the end.
     """
-    setup = setup_of(workload, plan, options)
-    if setup.machine is None:
-        raise InputError("a kernel in detail is a collective of several GPUs of a cluster")
-    if result is None:
-        result = simulate(setup.workload, setup.plan, options=replace(options, compare=False))
+    setup, machine, result = simulated_step(workload, plan, result, options, "a kernel in detail is")
     if result.scope is not None and result.scope.estimate_ps is not None:
         raise InputError("the step is an estimate, so that when ranks come to a kernel is not known")
     chosen = choose(result, RankGrid(setup.plan.axes), detail)
@@ -308,7 +325,7 @@ def kernel_detail(
         algorithm=detail.algorithm, protocol=detail.protocol, workgroups=detail.workgroups, gpu_model=detail.gpu_model
     )
     places = [int(setup.places[rank]) for rank in chosen.group]
-    return _Detailed(detail, chosen, LoadStoreRuns(chosen.what.kind, setup.machine, places, loadstore_options)).answer()
+    return _Detailed(detail, chosen, LoadStoreRuns(chosen.what.kind, machine, places, loadstore_options)).answer()
 
 
 @dataclass(frozen=True, slots=True)

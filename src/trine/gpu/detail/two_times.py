@@ -20,7 +20,7 @@ from trine.gpu.collective.runs import LoadStoreRow, LoadStoreRuns
 from trine.gpu.collective.time_split import LAUNCH, LINKS, split
 from trine.gpu.collective.two_levels import summed_parts
 from trine.gpu.detail.choice import of_rank
-from trine.gpu.detail.detail import KernelDetail, kernel_detail
+from trine.gpu.detail.detail import KernelDetail, kernel_detail, simulated_step
 from trine.gpu.detail.zoom import ZoomChoice, choose_zoom
 from trine.gpu.kernels.build import has_kernel
 from trine.gpu.kernels.options import PROTOCOLS
@@ -31,8 +31,7 @@ from trine.results import Result
 from trine.results.report import Report, Row, Table, seconds
 from trine.results.text import aligned, wrapped
 from trine.training.options import SimulateOptions, observed
-from trine.training.run import simulate
-from trine.training.setup import Setup, costs_on, setup_of
+from trine.training.setup import Setup, costs_on
 
 #: Above this size the load-store time is not split further, because each part needs a run of its own.
 SPLIT_BYTES = 8 << 20
@@ -269,16 +268,12 @@ def zoom(
     InputError, SpecError, PlanError: as :func:`trine.gpu.detail.detail.kernel_detail`, and for an unknown word.
     KeyboardInterrupt: on Ctrl-C before the end.
     """
-    setup = setup_of(workload, plan, options)
-    if setup.machine is None:
-        raise InputError("a zoom is into a collective of several GPUs of a cluster")
-    if result is None:
-        result = simulate(setup.workload, setup.plan, options=replace(options, compare=False))
+    setup, machine, result = simulated_step(workload, plan, result, options, "a zoom is into")
     choice = choose_zoom(result, RankGrid(setup.plan.axes), word)
     detail = kernel_detail(setup.workload, setup.plan, choice.options, result, options=options)
     places = [int(setup.places[rank]) for rank in detail.chosen.group]
     formula = _formula(setup, choice, places)
-    runs = LoadStoreRuns(choice.what.kind, setup.machine, places)
+    runs = LoadStoreRuns(choice.what.kind, machine, places)
     same, causes = _Causes(detail, formula, runs).all()
     return ZoomResult(
         choice=choice, detail=detail, formula=formula, same=same, causes=causes, effect=_effect(result, choice, detail)

@@ -312,6 +312,16 @@ def twoshot_copied(size_bytes: int, ranks: int) -> GpuProgram:
     return builder.finished()
 
 
+def _sum_inputs(block: _Block, source: Region, target: Region, lines: int, ranks: int) -> Workgroup:
+    """Write the loads and the sum of the block's share of all inputs, and return the share."""
+    part = block.share(lines, READING_LINES)
+    block.delay(40 + 21, "reduce")
+    if part.lines:
+        part.reduce([part.read(source, d) for d in range(ranks)], part.write(target), label="reduce")
+    block.finish("reduce")
+    return part
+
+
 def reads_between_meetings(size_bytes: int, ranks: int) -> GpuProgram:
     """Build an all-reduce in one step (vLLM, cross_device_reduce_1stage): blocks of the same number meet, read and sum
     all inputs, and meet again. Barriers are counted in memory; the second finds the count in the L1. Meanwhile the
@@ -323,11 +333,7 @@ def reads_between_meetings(size_bytes: int, ranks: int) -> GpuProgram:
     for block in _blocks(builder, words):
         block.word("count", 104 + 21 + PARAMETER_LINES)
         block.meet_at_once(before, ranks)
-        part = block.share(lines, READING_LINES)
-        block.delay(40 + 21, "reduce")
-        if part.lines:
-            part.reduce([part.read(source, d) for d in range(ranks)], part.write(result), label="reduce")
-        block.finish("reduce")
+        _sum_inputs(block, source, result, lines, ranks)
         block.delay(32 + 21 + L1_CYCLES, "count")
         block.meet_at_once(after, ranks)
     return builder.finished()
@@ -345,11 +351,7 @@ def reads_in_two_stages(size_bytes: int, ranks: int) -> GpuProgram:
     for block in _blocks(builder, words):
         block.word("count", 205 + 21 + PARAMETER_LINES)
         block.meet_at_once(before, ranks)
-        part = block.share(lines, READING_LINES)
-        block.delay(40 + 21, "reduce")
-        if part.lines:
-            part.reduce([part.read(source, d) for d in range(ranks)], part.write(sums), label="reduce")
-        block.finish("reduce")
+        part = _sum_inputs(block, source, sums, lines, ranks)
         block.delay(25 + 21 + L1_CYCLES, "count")
         block.add(isa.FENCE, 0, (), "reduce")
         block.meet_at_once(after, ranks)

@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from trine.errors import nearest
+from trine.common.key_reader import BOOLEAN, TEXT, KeyReader, named, tuple_of, whole
 from trine.gpu.plans import plan as ir
-from trine.gpu.plans.reading import COLLECTIVES, MAX_BYTES, MAX_CHUNKS, MAX_RANKS, PlanFields, chunks_of_size, pick
+from trine.gpu.plans.reading import (
+    COLLECTIVES,
+    COUNT,
+    INDEX,
+    MAX_BYTES,
+    MAX_RANKS,
+    buffer_of_letter,
+    chunks_of_size,
+    pick,
+)
 from trine.gpu.plans.vocabulary import PACKET, SIGNALS, Move, OperandKind, PlanVocabulary, Side
 
 REDUCE_OPS = ("sum", "min", "max")
@@ -24,22 +33,22 @@ def read_plan(data: object, file: str, vocabulary: PlanVocabulary) -> ir.KernelP
     Raises SpecError: anything unknown, missing, out of range or inconsistent; names file, GPU, thread block and
     operation.
     """
-    top = PlanFields(data, file, "")
+    top = KeyReader(data, file, "")
     gpus = top.mappings("gpus")
     if not 1 <= len(gpus) <= MAX_RANKS:
         raise top.fail(f"must be 1 to {MAX_RANKS} GPUs, got {len(gpus)}", "gpus")
-    collective = COLLECTIVES[top.text("collective", COLLECTIVES)]
-    protocol, in_place = top.text("protocol", ("Simple", "LL")), top.boolean("inplace")
+    collective = COLLECTIVES[top.read("collective", named(COLLECTIVES))]
+    protocol, in_place = top.read("protocol", named(("Simple", "LL"))), top.read("inplace", BOOLEAN)
     groups: list[ir.MulticastGroup] = []
     notes: dict[str, None] = {}
     kernels = tuple(_GpuReader(gpu, rank, len(gpus), vocabulary, groups, notes).read() for rank, gpu in enumerate(gpus))
-    name = top.text("name")
-    threads_per_block = top.integer("num_threads_per_block", 1, 1024, 1024)
-    double_scratch = top.boolean("use_double_scratch_buffer", False)
-    min_bytes = top.integer("min_message_size", 0, MAX_BYTES, 0)
-    max_bytes = top.integer("max_message_size", 0, MAX_BYTES, MAX_BYTES)
-    reuse = False if vocabulary.by_buffers else top.boolean("reuse_resources", False)
-    alignment = 16 if vocabulary.by_buffers else top.integer("buffer_alignment", 1, 2**20, 16)
+    name = top.read("name", TEXT)
+    threads_per_block = top.read("num_threads_per_block", whole(1, 1024), 1024)
+    double_scratch = top.read("use_double_scratch_buffer", BOOLEAN, False)
+    min_bytes = top.read("min_message_size", whole(0, MAX_BYTES), 0)
+    max_bytes = top.read("max_message_size", whole(0, MAX_BYTES), MAX_BYTES)
+    reuse = False if vocabulary.by_buffers else top.read("reuse_resources", BOOLEAN, False)
+    alignment = 16 if vocabulary.by_buffers else top.read("buffer_alignment", whole(1, 2**20), 16)
     plan = ir.KernelPlan(
         name=name, collective=collective, format=vocabulary.format, protocol=protocol, in_place=in_place, gpus=kernels,
         groups=tuple(groups), threads_per_block=threads_per_block, double_scratch=double_scratch, min_bytes=min_bytes,
@@ -58,7 +67,7 @@ class _GpuReader:
 
     def __init__(
         self,
-        gpu: PlanFields,
+        gpu: KeyReader,
         rank: int,
         num_ranks: int,
         vocabulary: PlanVocabulary,
@@ -67,7 +76,7 @@ class _GpuReader:
     ) -> None:
         self.gpu, self.rank, self.num_ranks, self.vocabulary = gpu, rank, num_ranks, vocabulary
         self.groups, self.notes = groups, notes
-        if gpu.integer("id", 0, num_ranks - 1) != rank:
+        if gpu.read("id", whole(0, num_ranks - 1)) != rank:
             raise gpu.fail(f"GPUs must come in the order of their ids, this is number {rank}", "id")
         self.own_groups: list[int] = []
         self.connections = self._connections()
@@ -78,11 +87,11 @@ class _GpuReader:
         """Return the GPU. Raises SpecError for unknown keys and values out of range."""
         gpu, chunk_groups = self.gpu, 1
         if self.vocabulary.by_buffers:
-            chunk_groups = gpu.integer("chunkGroups", 1, MAX_CHUNKS, 1)
+            chunk_groups = gpu.read("chunkGroups", COUNT, 1)
         else:
             self.remote = tuple(self._remote_buffer(item) for item in gpu.mappings("remote_buffers", []))
             self.semaphores = tuple(self._semaphore(item) for item in gpu.mappings("semaphores", []))
-        inputs, outputs, scratch = (gpu.integer(name, 0, MAX_CHUNKS) for name in self.vocabulary.chunks)
+        inputs, outputs, scratch = (gpu.read(name, INDEX) for name in self.vocabulary.chunks)
         result = ir.KernelGpu(
             rank=self.rank, input_chunks=inputs, output_chunks=outputs, scratch_chunks=scratch,
             blocks=tuple(_BlockReader(self, item, n).read() for n, item in enumerate(gpu.mappings("threadblocks"))),
@@ -98,15 +107,15 @@ class _GpuReader:
         by_kind: dict[str, list[ir.Connection]] = {ir.MEMORY: [], ir.PORT: []}
         counts: Counter[tuple[str, int]] = Counter()
         for channel in self.gpu.mappings("channels"):
-            kind = vocabulary.kinds[channel.text(vocabulary.kind, vocabulary.kinds)]
+            kind = vocabulary.kinds[channel.read(vocabulary.kind, named(vocabulary.kinds))]
             if kind == ir.SWITCH:
                 buffer = self._switch_buffer(channel)
                 for item in channel.mappings(vocabulary.groups):
                     self._join_group(item, buffer)
             else:
-                local = channel.buffer("srcbuff") if vocabulary.by_buffers else None
-                remote = channel.buffer("dstbuff") if vocabulary.by_buffers else None
-                peers = channel.integers(vocabulary.peers, 0, self.num_ranks - 1)
+                local = channel.read("srcbuff", buffer_of_letter) if vocabulary.by_buffers else None
+                remote = channel.read("dstbuff", buffer_of_letter) if vocabulary.by_buffers else None
+                peers = channel.read(vocabulary.peers, tuple_of(whole(0, self.num_ranks - 1)))
                 if self.rank in peers:
                     raise channel.fail(f"GPU {self.rank} is connected to itself", vocabulary.peers)
                 for peer in peers:
@@ -118,22 +127,22 @@ class _GpuReader:
             channel.done()
         return (*by_kind[ir.MEMORY], *by_kind[ir.PORT])
 
-    def _switch_buffer(self, channel: PlanFields) -> str:
+    def _switch_buffer(self, channel: KeyReader) -> str:
         if self.vocabulary.by_buffers:
-            return channel.buffer("buff")
+            return channel.read("buff", buffer_of_letter)
         if not channel.has("buff"):
-            return channel.buffer("buffer_type")
+            return channel.read("buffer_type", buffer_of_letter)
         # Plans written between PR #579 and v0.8.0; today's MSCCL++ refuses them.
         self.notes["switch channels say 'buff', which MSCCL++ from v0.8.0 on calls 'buffer_type'"] = None
-        return channel.buffer("buff")
+        return channel.read("buff", buffer_of_letter)
 
-    def _join_group(self, item: PlanFields, buffer: str) -> None:
+    def _join_group(self, item: KeyReader, buffer: str) -> None:
         """Read one rank group of a switch channel, and add its number in the plan to the GPU's groups.
 
         The n-th group of a GPU with these ranks is the n-th one of every other member.
         """
-        ranks = item.integers("ranks", 0, self.num_ranks - 1)
-        if item.integer("size", 1, self.num_ranks) != len(ranks) or len(set(ranks)) != len(ranks):
+        ranks = item.read("ranks", tuple_of(whole(0, self.num_ranks - 1)))
+        if item.read("size", whole(1, self.num_ranks)) != len(ranks) or len(set(ranks)) != len(ranks):
             raise item.fail("size must be the number of ranks, and no rank may come twice")
         if self.rank not in ranks:
             raise item.fail(f"GPU {self.rank} is not in its own group", "ranks")
@@ -146,23 +155,19 @@ class _GpuReader:
             self.groups.append(group)
         self.own_groups.append(numbers[ordinal])
 
-    def _remote_buffer(self, item: PlanFields) -> ir.RemoteBuffer:
-        peer = item.integer("rank", 0, self.num_ranks - 1)
+    def _remote_buffer(self, item: KeyReader) -> ir.RemoteBuffer:
+        peer = item.read("rank", whole(0, self.num_ranks - 1))
         if peer == self.rank:
             raise item.fail(f"a remote buffer of GPU {self.rank} must be another's", "rank")
-        buffer = item.buffer("type")
-        access = item.get("access_channel_types")
-        if not isinstance(access, list) or not access:
-            raise item.fail("must be a list of channel types", "access_channel_types")
-        for kind in access:
-            if kind not in (ir.MEMORY, ir.PORT):
-                hint = nearest(str(kind)[:80], (ir.MEMORY, ir.PORT))
-                raise item.fail(f"unknown channel type {str(kind)[:80]!r}{hint}", "access_channel_types")
+        place = item.read("type", buffer_of_letter)
+        access = item.read("access_channel_types", tuple_of(named((ir.MEMORY, ir.PORT))))
+        if not access:
+            raise item.fail("must have at least one channel type", "access_channel_types")
         item.done()
-        return ir.RemoteBuffer(rank=peer, buffer=buffer, access=tuple(access))
+        return ir.RemoteBuffer(rank=peer, buffer=place, access=access)
 
-    def _semaphore(self, item: PlanFields) -> int:
-        value = item.integer("init_value", 0, 2**20)
+    def _semaphore(self, item: KeyReader) -> int:
+        value = item.read("init_value", whole(0, 2**20))
         item.done()
         return value
 
@@ -170,9 +175,9 @@ class _GpuReader:
 class _BlockReader:
     """Reader of a thread block; its operations index the block's channels and remote buffers."""
 
-    def __init__(self, gpu: _GpuReader, block: PlanFields, number: int) -> None:
+    def __init__(self, gpu: _GpuReader, block: KeyReader, number: int) -> None:
         self.gpu, self.vocabulary, self.block, self.number = gpu, gpu.vocabulary, block, number
-        if block.integer("id", 0, MAX_CHUNKS) != number:
+        if block.read("id", INDEX) != number:
             raise block.fail(f"thread blocks must come in the order of their ids, this is number {number}", "id")
         self.channels: dict[ChannelKey, list[int]] = {}
         self.buffers: dict[str, list[int]] = {ir.MEMORY: [], ir.PORT: []}
@@ -201,16 +206,20 @@ class _BlockReader:
             key = self._key(item, item)
             numbers = self._channel_numbers(key)
             if not self.vocabulary.by_buffers and key[0] == ir.SWITCH and item.has("buff"):
-                item.buffer("buff")
-            for index in item.integers(self.vocabulary.listed, 0, MAX_CHUNKS):
+                item.read("buff", buffer_of_letter)
+            for index in item.read(self.vocabulary.listed, tuple_of(INDEX)):
                 number = pick(item, numbers, index, f"{key[0]} channel", self.vocabulary.listed)
                 self.channels.setdefault(key, []).append(number)
             item.done()
 
-    def _key(self, ends: PlanFields, item: PlanFields) -> ChannelKey:
-        local = ends.buffer("src") if self.vocabulary.by_buffers else None
-        remote = ends.buffer("dst") if self.vocabulary.by_buffers else None
-        return self.vocabulary.kinds[item.text(self.vocabulary.listed_kind, self.vocabulary.kinds)], local, remote
+    def _key(self, ends: KeyReader, item: KeyReader) -> ChannelKey:
+        local = ends.read("src", buffer_of_letter) if self.vocabulary.by_buffers else None
+        remote = ends.read("dst", buffer_of_letter) if self.vocabulary.by_buffers else None
+        return (
+            self.vocabulary.kinds[item.read(self.vocabulary.listed_kind, named(self.vocabulary.kinds))],
+            local,
+            remote,
+        )
 
     def _channel_numbers(self, key: ChannelKey) -> tuple[int, ...]:
         """Return the GPU's channels of this key, in order."""
@@ -223,17 +232,17 @@ class _BlockReader:
 
     def _read_buffers(self) -> None:
         for item in self.block.mappings("remote_buffer_refs", []):
-            kind = item.text("access_channel_type", (ir.MEMORY, ir.PORT))
-            for index in item.integers("remote_buffer_ids", 0, MAX_CHUNKS):
+            kind = item.read("access_channel_type", named((ir.MEMORY, ir.PORT)))
+            for index in item.read("remote_buffer_ids", tuple_of(INDEX)):
                 number = pick(item, tuple(range(len(self.gpu.remote))), index, "remote buffer", "remote_buffer_ids")
                 if kind not in self.gpu.remote[number].access:
                     raise item.fail(f"remote buffer {index} is not accessed by {kind} channels", "remote_buffer_ids")
                 self.buffers[kind].append(number)
             item.done()
 
-    def _operation(self, op: PlanFields, in_pipeline: bool = False) -> ir.KernelOp:
+    def _operation(self, op: KeyReader, in_pipeline: bool = False) -> ir.KernelOp:
         """Return one operation; ``in_pipeline``: it is in a pipeline."""
-        name = op.text("name", (*self.vocabulary.moves, *self.vocabulary.controls))
+        name = op.read("name", named((*self.vocabulary.moves, *self.vocabulary.controls)))
         if name in self.vocabulary.moves:
             result = self._move(op, name, self.vocabulary.moves[name])
         elif name in SIGNALS:
@@ -244,66 +253,66 @@ class _BlockReader:
         op.done()
         return result
 
-    def _control(self, op: PlanFields, name: str, in_pipeline: bool) -> ir.KernelOp:
+    def _control(self, op: KeyReader, name: str, in_pipeline: bool) -> ir.KernelOp:
         if name == "nop":
             return ir.KernelOp(action=ir.SYNC, name=name, dependencies=self._dependencies(op))
         if name == "barrier":
             number, count = (
-                op.integer("barrier_id", 0, MAX_CHUNKS),
-                op.integer(self.vocabulary.barrier_blocks, 1, MAX_CHUNKS),
+                op.read("barrier_id", INDEX),
+                op.read(self.vocabulary.barrier_blocks, COUNT),
             )
             return ir.KernelOp(action=ir.BARRIER, name=name, barrier=number, num_blocks=count)
         if name == "pipeline":
             return self._pipeline(op, in_pipeline)
-        numbers = op.integers("semaphore_ids", 0, MAX_CHUNKS)
+        numbers = op.read("semaphore_ids", tuple_of(INDEX))
         for number in numbers:
             pick(op, tuple(range(len(self.gpu.semaphores))), number, "semaphore", "semaphore_ids")
         return ir.KernelOp(action=ir.ACQUIRE if name == "sem_acquire" else ir.RELEASE, name=name, semaphores=numbers)
 
-    def _dependencies(self, op: PlanFields) -> tuple[tuple[int, int], ...]:
+    def _dependencies(self, op: KeyReader) -> tuple[tuple[int, int], ...]:
         result = []
         for item in op.mappings("deps", []) if self.vocabulary.by_buffers else ():
-            result.append((item.integer("tb", 0, MAX_CHUNKS), item.integer("step", 0, MAX_CHUNKS)))
+            result.append((item.read("tb", INDEX), item.read("step", INDEX)))
             item.done()
         return tuple(result)
 
-    def _pipeline(self, op: PlanFields, in_pipeline: bool) -> ir.KernelOp:
+    def _pipeline(self, op: KeyReader, in_pipeline: bool) -> ir.KernelOp:
         if in_pipeline:
             raise op.fail("a pipeline inside a pipeline")
         context = op.mapping("iter_context")
-        unit, chunks = context.integer("unit_size", 1, 2**40), context.integer("num_chunks", 1, MAX_CHUNKS)
+        unit, chunks = context.read("unit_size", whole(1, 2**40)), context.read("num_chunks", COUNT)
         context.done()
         body = tuple(self._operation(item, in_pipeline=True) for item in op.mappings("ops"))
         return ir.KernelOp(action=ir.PIPELINE, name="pipeline", unit_bytes=unit, num_chunks=chunks, operations=body)
 
     # Channels of operations.
 
-    def _signalled(self, op: PlanFields, action: str) -> tuple[int, ...]:
+    def _signalled(self, op: KeyReader, action: str) -> tuple[int, ...]:
         """Return the connections that a signal, wait or flush names."""
         if not self.vocabulary.by_buffers:
             return self._named_connections(op, (ir.PORT,) if action == ir.FLUSH else (ir.MEMORY, ir.PORT))
-        op.integer("cnt", 1, MAX_CHUNKS, 1)  # counts and offsets are ignored
+        op.read("cnt", COUNT, 1)  # counts and offsets are ignored
         direction = "i" if action == ir.WAIT else "o"
         return tuple(number for number, _ in self._through(op, direction))
 
-    def _named_connections(self, op: PlanFields, kinds: tuple[str, ...]) -> tuple[int, ...]:
+    def _named_connections(self, op: KeyReader, kinds: tuple[str, ...]) -> tuple[int, ...]:
         """Return the connections of channel_ids."""
-        kind = op.text("channel_type", kinds)
-        ids = op.integers("channel_ids", 0, MAX_CHUNKS)
+        kind = op.read("channel_type", named(kinds))
+        ids = op.read("channel_ids", tuple_of(INDEX))
         if not ids:
             raise op.fail("names no channel", "channel_ids")
         return tuple(self._pick(op, kind, index, "channel_ids") for index in ids)
 
-    def _pick(self, item: PlanFields, kind: str, index: int, name: str) -> int:
+    def _pick(self, item: KeyReader, kind: str, index: int, name: str) -> int:
         return pick(item, tuple(self.channels[kind, None, None]), index, f"{kind} channel", name)
 
-    def _through(self, op: PlanFields, side: str) -> list[tuple[int, int]]:
+    def _through(self, op: KeyReader, side: str) -> list[tuple[int, int]]:
         """Return (connection, chunk at the other end) of each entry of i_cids or o_cids."""
         key = self._key(op.mapping(f"{side}_buff"), op)
         channels = tuple(self.channels.get(key, ()))
         result = []
         for item in op.mappings(f"{side}_cids"):
-            index, chunk = item.integer("id", 0, MAX_CHUNKS), item.integer("off", 0, MAX_CHUNKS)
+            index, chunk = item.read("id", INDEX), item.read("off", INDEX)
             description = f"{key[0]} channel from {key[1]} to {key[2]}"
             result.append((pick(item, channels, index, description, "id"), chunk))
             item.done()
@@ -313,10 +322,10 @@ class _BlockReader:
 
     # Moves.
 
-    def _move(self, op: PlanFields, name: str, move: Move) -> ir.KernelOp:
+    def _move(self, op: KeyReader, name: str, move: Move) -> ir.KernelOp:
         by_buffers = self.vocabulary.by_buffers
-        count = op.integer("cnt", 1, MAX_CHUNKS) if by_buffers else 0
-        kind = op.text(self.vocabulary.listed_kind, move.channels) if move.channels else ""
+        count = op.read("cnt", COUNT) if by_buffers else 0
+        kind = op.read(self.vocabulary.listed_kind, named(move.channels)) if move.channels else ""
         via = self.vocabulary.kinds.get(kind)
         if name in SIGNALLING_PUTS and via != ir.PORT:
             raise op.fail(f"{name} goes through ports, not {kind!r}", self.vocabulary.listed_kind)
@@ -334,7 +343,7 @@ class _BlockReader:
             (part, num_parts), reduce_op = (0, 1), "sum"
         else:
             connections, (part, num_parts) = self._move_channels(op, via, targets), self._part(op)
-            reduce_op = op.text("reduce_op", REDUCE_OPS, "sum") if move.adds else ""
+            reduce_op = op.read("reduce_op", named(REDUCE_OPS), "sum") if move.adds else ""
         return ir.KernelOp(
             action=move.action, name=name, sources=sources, targets=targets, connections=connections,
             signals=name in SIGNALLING_PUTS, flushes=name == "pwsf", part=part, num_parts=num_parts,
@@ -342,7 +351,7 @@ class _BlockReader:
         )  # fmt: skip
 
     def _check_sizes(
-        self, op: PlanFields, move: Move, sources: tuple[ir.KernelOperand, ...], targets: tuple[ir.KernelOperand, ...]
+        self, op: KeyReader, move: Move, sources: tuple[ir.KernelOperand, ...], targets: tuple[ir.KernelOperand, ...]
     ) -> None:
         if move.action == ir.PAIRS and len(sources) != len(targets):
             raise op.fail(f"{len(sources)} sources for {len(targets)} targets")
@@ -351,7 +360,7 @@ class _BlockReader:
         if any(source.count != target.count for source, target in zip(sources, targets, strict=False)):
             raise op.fail("a source and its target differ in size")
 
-    def _move_channels(self, op: PlanFields, via: str | None, targets: tuple[ir.KernelOperand, ...]) -> tuple[int, ...]:
+    def _move_channels(self, op: KeyReader, via: str | None, targets: tuple[ir.KernelOperand, ...]) -> tuple[int, ...]:
         """Return the port connection of each target; other channels follow from the buffers."""
         if via == ir.PORT:
             connections = self._named_connections(op, (ir.PORT,))
@@ -364,33 +373,33 @@ class _BlockReader:
         if op.has("channel_ids"):  # plans repeat the channel here
             if via is None:
                 raise op.fail("only operations on channels name channels", "channel_ids")
-            for index in op.integers("channel_ids", 0, MAX_CHUNKS):
+            for index in op.read("channel_ids", tuple_of(INDEX)):
                 self._pick(op, via, index, "channel_ids")
         return ()
 
-    def _part(self, op: PlanFields) -> tuple[int, int]:
+    def _part(self, op: KeyReader) -> tuple[int, int]:
         if not op.has("tbg_info"):
             return 0, 1
         info = op.mapping("tbg_info")
-        size = info.integer("tbg_size", 1, 4096)
-        part = info.integer("tb_id", 0, size - 1)
+        size = info.read("tbg_size", whole(1, 4096))
+        part = info.read("tb_id", whole(0, size - 1))
         info.done()
         return part, size
 
     # Operands by channel: ``src`` and ``dst`` with lists beside them; by buffer: the lists ``src_buff``, ``dst_buff``.
 
-    def _by_channel(self, op: PlanFields, end: str, side: Side, count: int) -> tuple[ir.KernelOperand, ...]:
+    def _by_channel(self, op: KeyReader, end: str, side: Side, count: int) -> tuple[ir.KernelOperand, ...]:
         result, letter = [], "i" if end == "src" else "o"
         for kind in side.required:
-            if op.integer(end, 0, self.gpu.num_ranks - 1, self.gpu.rank) != self.gpu.rank:
+            if op.read(end, whole(0, self.gpu.num_ranks - 1), self.gpu.rank) != self.gpu.rank:
                 raise op.fail(f"must be {self.gpu.rank}, the GPU that runs it", end)
-            buffer = _checked(op, kind, op.buffer(f"{end}buff"))
+            buffer = _checked(op, kind, op.read(f"{end}buff", buffer_of_letter))
             group = None if kind.place == ir.LOCAL else self._group(op, f"{letter}_cids", buffer)
-            result.append(self._operand(kind, buffer, op.integer(f"{end}off", 0, MAX_CHUNKS), count, group))
+            result.append(self._operand(kind, buffer, op.read(f"{end}off", INDEX), count, group))
         if side.repeated is not None and side.repeated.place == ir.LOCAL:
             for item in op.mappings(f"{end}s"):
-                buffer = _checked(item, side.repeated, item.buffer("buff"))
-                result.append(self._operand(side.repeated, buffer, item.integer("off", 0, MAX_CHUNKS), count))
+                buffer = _checked(item, side.repeated, item.read("buff", buffer_of_letter))
+                result.append(self._operand(side.repeated, buffer, item.read("off", INDEX), count))
                 item.done()
         elif side.repeated is not None:
             for number, chunk in self._through(op, letter):
@@ -400,17 +409,17 @@ class _BlockReader:
                 result.append(replace(remote, rank=peer.peer, via=peer.kind, connection=number))
         return tuple(result)
 
-    def _group(self, op: PlanFields, name: str, buffer: str) -> int:
+    def _group(self, op: KeyReader, name: str, buffer: str) -> int:
         items = op.mappings(name)
         if len(items) != 1:
             raise op.fail("must name one channel", name)
         channels = tuple(self.channels.get((ir.SWITCH, buffer, buffer), ()))
-        index = items[0].integer("id", 0, MAX_CHUNKS)
+        index = items[0].read("id", INDEX)
         group = pick(items[0], channels, index, f"nvls channel on the {buffer}", "id")
         items[0].done()
         return group
 
-    def _by_buffer(self, op: PlanFields, end: str, side: Side, via: str | None) -> tuple[ir.KernelOperand, ...]:
+    def _by_buffer(self, op: KeyReader, end: str, side: Side, via: str | None) -> tuple[ir.KernelOperand, ...]:
         items = op.mappings(f"{end}_buff")
         num_repeated = len(items) - len(side.required)
         if num_repeated < 0 or (num_repeated and side.repeated is None):
@@ -418,19 +427,19 @@ class _BlockReader:
         kinds = side.required if side.repeated is None else (*side.required, *(side.repeated,) * num_repeated)
         return tuple(self._listed(item, kind, via) for item, kind in zip(items, kinds, strict=True))
 
-    def _listed(self, item: PlanFields, kind: OperandKind, via: str | None) -> ir.KernelOperand:
+    def _listed(self, item: KeyReader, kind: OperandKind, via: str | None) -> ir.KernelOperand:
         """Return the operand that one entry of a list describes."""
-        index, count = item.integer("index", 0, MAX_CHUNKS), item.integer("size", 1, MAX_CHUNKS)
+        index, count = item.read("index", INDEX), item.read("size", COUNT)
         if kind.place == ir.SWITCH:
-            group = self._pick(item, ir.SWITCH, item.integer("switch_channel_id", 0, MAX_CHUNKS), "switch_channel_id")
+            group = self._pick(item, ir.SWITCH, item.read("switch_channel_id", INDEX), "switch_channel_id")
             result = self._operand(kind, self.gpu.groups[group].buffer, index, count, group)
         elif kind.place == ir.LOCAL:
-            result, rank = self._operand(kind, item.buffer("type"), index, count), self.gpu.rank
-            if item.has("rank") and (rank_in_file := item.integer("rank", 0, self.gpu.num_ranks - 1)) != rank:
+            result, rank = self._operand(kind, item.read("type", buffer_of_letter), index, count), self.gpu.rank
+            if item.has("rank") and (rank_in_file := item.read("rank", whole(0, self.gpu.num_ranks - 1))) != rank:
                 raise item.fail(f"a local buffer of GPU {rank} names rank {rank_in_file}", "rank")
         else:
             assert via is not None
-            numbers, index_of_buffer = tuple(self.buffers[via]), item.integer("buffer_id", 0, MAX_CHUNKS)
+            numbers, index_of_buffer = tuple(self.buffers[via]), item.read("buffer_id", INDEX)
             remote = self.gpu.remote[pick(item, numbers, index_of_buffer, f"{via} buffer", "buffer_id")]
             result = replace(self._operand(kind, remote.buffer, index, count), rank=remote.rank, via=via)
         _checked(item, kind, result.buffer)
@@ -448,7 +457,7 @@ class _BlockReader:
         )  # fmt: skip
 
 
-def _checked(item: PlanFields, kind: OperandKind, buffer: str) -> str:
+def _checked(item: KeyReader, kind: OperandKind, buffer: str) -> str:
     """Return the buffer. Raises SpecError for packets outside scratch."""
     if kind.packet and buffer != ir.SCRATCH:
         raise item.fail(f"packets lie in scratch, not in the {buffer}")

@@ -1,112 +1,25 @@
-"""Common parts of the plan readers: strict fields, names of collectives, the check of a whole plan."""
+"""Common parts of the plan readers: checks of keys, names of collectives, the check of a whole plan."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
+from typing import Any
 
-from trine.common.schema import show
-from trine.errors import SpecError, nearest
+from trine.common.key_reader import KeyReader, named, whole
+from trine.errors import SpecError
 from trine.gpu.plans import plan as ir
 
 MAX_RANKS = 4096
 MAX_CHUNKS = 2**20
 MAX_OPERATIONS = 2_000_000
 MAX_BYTES = 2**64 - 1
-MAX_TEXT = 1000
+#: Check of the number of a chunk, a step or an entry of a list.
+INDEX = whole(0, MAX_CHUNKS)
+#: Check of a number of chunks or thread blocks.
+COUNT = whole(1, MAX_CHUNKS)
 
 
-class PlanFields:
-    """One mapping of a file. Read the known keys, then :meth:`done` refuses the rest.
-
-    Parameters
-    ----------
-    data: the mapping's content.
-    file: path of the file. where: path inside it, such as ``gpus[0].threadblocks[1].ops[3]``.
-
-    Every method raises SpecError with the file, the place, the value and valid alternatives.
-    """
-
-    def __init__(self, data: object, file: str, where: str) -> None:
-        self.file, self.where = file, where
-        if not isinstance(data, Mapping):
-            raise SpecError(f"must be a mapping, got {show(data)}", file=file, field=where or None)
-        self._data = data
-        self._read_keys: set[str] = set()
-
-    def has(self, name: str) -> bool:
-        return name in self._data
-
-    def fail(self, message: str, name: str | None = None) -> SpecError:
-        """Return an error at this place, or at one of its keys."""
-        field = ".".join(part for part in (self.where, name) if part)
-        return SpecError(message, file=self.file, field=field or None)
-
-    def get(self, name: str, default: object = ...) -> object:
-        self._read_keys.add(name)
-        if name not in self._data:
-            if default is ...:
-                raise self.fail("is missing", name)
-            return default
-        return self._data[name]
-
-    def integer(self, name: str, low: int, high: int, default: int | None = None) -> int:
-        value = self.get(name) if default is None else self.get(name, default)
-        return self._integer(value, name, low, high)
-
-    def _integer(self, value: object, name: str, low: int, high: int) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.fail(f"must be a whole number, got {show(value)}", name)
-        if not low <= value <= high:
-            raise self.fail(f"must be from {low} to {high}, got {value}", name)
-        return value
-
-    def integers(self, name: str, low: int, high: int) -> tuple[int, ...]:
-        return tuple(self._integer(v, f"{name}[{i}]", low, high) for i, v in enumerate(self._list(name)))
-
-    def boolean(self, name: str, default: bool | None = None) -> bool:
-        value = self.get(name) if default is None else self.get(name, default)
-        if not isinstance(value, bool):
-            raise self.fail(f"must be true or false, got {show(value)}", name)
-        return value
-
-    def text(self, name: str, choices: Collection[str] | None = None, default: str | None = None) -> str:
-        value = self.get(name) if default is None else self.get(name, default)
-        if not isinstance(value, str):
-            raise self.fail(f"must be text, got {show(value)}", name)
-        if len(value) > MAX_TEXT:
-            raise self.fail(f"must be at most {MAX_TEXT} characters, got {len(value)}", name)
-        if choices is not None and value not in choices:
-            raise self.fail(f"unknown {show(value)}{nearest(value[:80], choices)}", name)
-        return value
-
-    def buffer(self, name: str) -> str:
-        """Return the buffer that a key names by its letter."""
-        return BUFFER_LETTERS[self.text(name, BUFFER_LETTERS)]
-
-    def mapping(self, name: str) -> PlanFields:
-        return PlanFields(self.get(name), self.file, f"{self.where}.{name}".lstrip("."))
-
-    def mappings(self, name: str, default: list[object] | None = None) -> list[PlanFields]:
-        where = f"{self.where}.{name}".lstrip(".")
-        items = self._list(name, default)
-        if len(items) > MAX_OPERATIONS:
-            raise self.fail(f"must have at most {MAX_OPERATIONS} entries, got {len(items)}", name)
-        return [PlanFields(item, self.file, f"{where}[{i}]") for i, item in enumerate(items)]
-
-    def _list(self, name: str, default: list[object] | None = None) -> list[object]:
-        value = self.get(name) if default is None else self.get(name, default)
-        if not isinstance(value, list):
-            raise self.fail(f"must be a list, got {show(value)}", name)
-        return value
-
-    def done(self) -> None:
-        """Refuse unread keys."""
-        for key in self._data:
-            if key not in self._read_keys:
-                raise self.fail(f"unknown key {show(key)}{nearest(str(key)[:80], self._read_keys)}")
-
-
-def pick(item: PlanFields, items: tuple[int, ...], index: int, what: str, name: str) -> int:
+def pick(item: KeyReader, items: tuple[int, ...], index: int, what: str, name: str) -> int:
     """Return ``items[index]``, or raise an error with the number of items."""
     if not 0 <= index < len(items):
         raise item.fail(f"there is no {what} {index} here, there are {len(items)}", name)
@@ -114,6 +27,13 @@ def pick(item: PlanFields, items: tuple[int, ...], index: int, what: str, name: 
 
 
 BUFFER_LETTERS = {"i": ir.INPUT, "o": ir.OUTPUT, "s": ir.SCRATCH}
+_letter = named(BUFFER_LETTERS)
+
+
+def buffer_of_letter(value: Any) -> str:
+    """Return the buffer that a value names by its letter: the check of a key. Raises Fault."""
+    return BUFFER_LETTERS[_letter(value)]
+
 
 #: name of a collective in the file -> trine's name
 COLLECTIVES = {

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
-from math import prod
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from trine.common._version import __version__
 from trine.common.observer import OnCompile, observing
+from trine.common.processes import SerialExecutor, StoppableThreads
 from trine.common.units import PS_PER_S, format_time
-from trine.errors import InputError
+from trine.errors import InputError, nearest
+from trine.experiments.executors import Workers
+from trine.experiments.journal import read_lines
+from trine.experiments.places import make_folder
+from trine.experiments.run import run_points
+from trine.experiments.spec import ExperimentSpec, Shard, canonical
+from trine.experiments.sweeps import prepare_folder
+from trine.gpu.collective.durations import hash_of_sources
+from trine.gpu.replay.arrivals import provenance_of
 from trine.gpu.replay.options import EidolonOptions, time_ps
 from trine.gpu.replay.plot import draw_grid
-from trine.gpu.replay.sweep_runs import Fit, Journal, OnRun, Runs, Spread, check_journal, spreads_of
+from trine.gpu.replay.run import Prepared
+from trine.gpu.replay.sweep_fits import Fit, Spread, spreads_of
+from trine.gpu.replay.sweep_runs import WAYS_OF_OPTION, OnRun, SweepRuns, value_text
 from trine.gpu.run import announce_loop
 from trine.results.report import Report, Row, Table
 from trine.results.text import columns, first_screen, wrapped_at
@@ -41,56 +55,22 @@ _AXES = {
     "issue_seed": _Axis("issue_seed", "seed of the issue order", 1),
 }
 
-#: Options with several values. Wake-up times of a workload run one after the other, its wait methods in one group.
-_VARY = ("rows", "cols", "peers", "issue_seed", "wakeup", "sync")
-#: Wait methods that each option applies to; in a grid, the other methods run without the option.
-_WAYS = {"poll": ("spin", "mwait"), "sleep": ("sleep",), "monitor_capacity": ("mwait",), "monitor_wakeup": ("mwait",)}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SweepGrid:
-    """Values of each varied option; empty: the base option's value. Wake-up times are text with a unit, or ps.
-
-    Raises
-    ------
-    InputError: a duplicate value, or more than MAX_RUNS runs.
-    """
-
-    rows: Sequence[int] = ()
-    cols: Sequence[int] = ()
-    peers: Sequence[int] = ()
-    wakeup: Sequence[str | int] = ()
-    issue_seed: Sequence[int] = ()
-    sync: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        for name in _VARY:
-            values = []
-            for v in getattr(self, name):
-                values.append(time_ps(name, v) if name == "wakeup" else v)
-            if len(set(values)) < len(values):
-                raise InputError(f"--{name.replace('_', '-')} has a value twice")
-        if self.num_runs > MAX_RUNS:
-            raise InputError(f"{self.num_runs} runs are more than {MAX_RUNS}")
-
-    @property
-    def num_runs(self) -> int:
-        return prod(max(1, len(getattr(self, name))) for name in _VARY)
-
-    def workloads(self, base: EidolonOptions) -> Iterator[EidolonOptions]:
-        """Yield the options of each workload, without wake-up times."""
-        names = [name for name in _VARY if name != "wakeup" and getattr(self, name)]
-        for values in product(*(getattr(self, name) for name in names)):
-            options = replace(base, **dict(zip(names, values, strict=True)))
-            idle: dict[str, Any] = {name: None for name, ways in _WAYS.items() if options.sync not in (None, *ways)}
-            yield replace(options, **idle)
+#: Options with several values. Wake-up times of a workload vary fastest, then its wait methods.
+_VARY = ("rows", "cols", "peers", "issue_seed", "sync", "wakeup")
+#: Name of the function that answers a point, in an experiment's specification.
+_QUESTION = "trine.gpu.replay.sweep:sweep"
+#: Sources that affect runs; a change in them makes another experiment.
+_SOURCES = ("gpu", "engine", "graph", "common", "cluster")
+#: Options that the specification encodes separately.
+_ELSEWHERE = ("kernel", "wakeup", "straggler")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Sweep(Report):
     """Result of a sweep. rows: one per run (docs/reference/eidolon-json.md). varied: options with several values.
 
-    fits: one per spinning workload if wake-up times vary. finished: False if the sweep was stopped.
+    fits: one per spinning workload if wake-up times vary. finished: False if the sweep was stopped. folder: the
+    experiment with the runs; None if nothing keeps it. num_reused: runs of an earlier sweep in it.
     """
 
     SCHEMA: ClassVar[str] = "eidolon-sweep"
@@ -100,6 +80,8 @@ class Sweep(Report):
     fits: tuple[Fit, ...]
     wall_s: float
     finished: bool = True
+    folder: Path | None = None
+    num_reused: int = 0
 
     @property
     def axis(self) -> _Axis:
@@ -111,7 +93,7 @@ class Sweep(Report):
         groups: dict[str, list[Row]] = {}
         for row in self.rows:
             keys = [other.key for name, other in _AXES.items() if name in self.varied and other.key != axis]
-            parts = [_value_text(key, row[key]) for key in keys]
+            parts = [value_text(key, row[key]) for key in keys]
             groups.setdefault(", ".join([*parts, str(row["sync"])]), []).append(row)
         curves = {}
         for name, rows in groups.items():
@@ -189,55 +171,169 @@ class Sweep(Report):
 
 def sweep(
     base: EidolonOptions,
-    grid: SweepGrid,
+    vary: Mapping[str, Sequence[Any]],
     *,
     jobs: int | None = None,
     progress: OnRun | None = None,
     on_compile: OnCompile | None = None,
-    journal: str | os.PathLike[str] | Journal | None = None,
+    directory: str | os.PathLike[str] | None = None,
 ) -> Sweep:
-    """Run all of ``grid`` with the other options of ``base``, ``jobs`` workloads at a time [number of cores].
+    """Run all combinations of ``vary`` with the other options of ``base``, ``jobs`` at a time [number of cores].
 
-    journal: a file that each finished run is appended to, so that runs survive if the process is killed. Runs already
-    in the file are not repeated (:class:`trine.gpu.replay.sweep_runs.Journal`).
+    The runs are the points of an experiment (:mod:`trine.experiments`).
+
+    Parameters
+    ----------
+    vary: values by option: rows, cols, peers, issue_seed, sync, wakeup (text with a unit, or ps).
+    directory: folder for the finished runs, so that they survive if the process is killed. Each sweep has a folder in
+        it, named by its inputs; runs already there are not repeated. By default a temporary folder.
 
     Raises
     ------
-    InputError: as :func:`trine.gpu.replay.run.run_eidolon`; wake-up times if another option sets the flags' times.
+    InputError: as :func:`trine.gpu.replay.run.run_eidolon`; an unknown option or a duplicate value; more than MAX_RUNS
+        runs; wake-up times if another option sets the flags' times; a source of writes that no folder can name.
+    StorageError: the disk refuses a write.
     """
-    _check(base, grid)
     if jobs is not None and (isinstance(jobs, bool) or jobs < 1):
         raise InputError(f"--jobs counts from 1, got {jobs}")
-    if journal is not None:
-        check_journal(base)
-        journal = journal if isinstance(journal, Journal) else Journal(journal)
+    values = _checked(base, vary)
+    if directory is None:
+        with tempfile.TemporaryDirectory(prefix="trine-sweep-") as folder:
+            return _sweep(base, ExperimentSpec(command="eidolon run", vary=values, question=_QUESTION), Path(folder),
+                          jobs, progress, on_compile, is_kept=False)  # fmt: skip
+    spec = ExperimentSpec(command="eidolon run", settings=_identity(base, values), vary=values, question=_QUESTION)
+    parent = Path(directory)
+    folder_of_spec = make_folder(parent.parent, parent.name, spec.id)
+    return _sweep(base, spec, folder_of_spec, jobs, progress, on_compile, is_kept=True)
+
+
+def num_runs(vary: Mapping[str, Sequence[Any]]) -> int:
+    """Return the number of combinations."""
+    count = 1
+    for values in vary.values():
+        count *= max(1, len(values))
+    return count
+
+
+def _checked(base: EidolonOptions, vary: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:
+    """Return the options that vary in the order of the rows, with wake-up times in ps. Raises as :func:`sweep`."""
+    for name in vary:
+        if name not in _VARY:
+            raise InputError(f"a sweep cannot vary {name!r:.80}{nearest(name, _VARY)}")
+    checked = {}
+    for name in _VARY:
+        values = tuple(vary.get(name, ()))
+        if name == "wakeup":
+            values = tuple(time_ps(name, value) for value in values)
+        if len(set(values)) < len(values):
+            raise InputError(f"--{name.replace('_', '-')} has a value twice")
+        if values:
+            checked[name] = values
+    if num_runs(checked) > MAX_RUNS:
+        raise InputError(f"{num_runs(checked)} runs are more than {MAX_RUNS}")
+    if "wakeup" in checked and base.source != "wakeup":
+        raise InputError(f"--wakeup and --{base.source} both set the flags' times: give one")
+    ways_given = checked.get("sync", ())
+    for name, ways in WAYS_OF_OPTION.items():
+        if ways_given and getattr(base, name) is not None and not set(ways) & set(ways_given):
+            raise InputError(f"--{name.replace('_', '-')} cannot matter without --sync {' or '.join(ways)}")
+    return checked
+
+
+def _identity(base: EidolonOptions, vary: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    """Return what distinguishes the sweep's runs, beside the options that vary, as settings of an experiment.
+
+    The first workload shows the content of all files, since the others differ from it in these options only.
+
+    Raises InputError for a source of writes that cannot be distinguished, and as the first run does.
+    """
+    if base.source not in ("wakeup", "distribution", "symmetric"):
+        raise InputError(f"no folder keeps runs with {base.source}, which it could not tell from others")
+    first = SweepRuns(base, ExperimentSpec(command="eidolon run", vary=vary, question=_QUESTION)).options_of(0)
+    work = Prepared(first).work
+    ranks = (work.target,) if base.is_fused_name else range(work.program.num_ranks)  # fused: all ranks are alike
+    options = {}
+    for each in fields(base):
+        if each.name not in _ELSEWHERE:
+            options[each.name] = str(getattr(base, each.name))
+    parts = {
+        "trine": __version__,
+        "sources": hash_of_sources(_SOURCES),
+        "origin": [provenance_of(work.program, rank, work.model, work.cluster) for rank in ranks],
+        "stragglers": sorted((rank, str(late)) for rank, late in base.straggler.items()),
+        "wakeup_ps": time_ps("wakeup", base.wakeup_time),
+        "options": options,
+    }
+    kernel = os.fspath(base.kernel) if isinstance(base.kernel, str | os.PathLike) else work.program.name
+    return {"kernel": kernel, "inputs": hashlib.sha256(canonical(parts).encode()).hexdigest()}
+
+
+def _sweep(
+    base: EidolonOptions,
+    spec: ExperimentSpec,
+    folder: Path,
+    jobs: int | None,
+    progress: OnRun | None,
+    on_compile: OnCompile | None,
+    *,
+    is_kept: bool,
+) -> Sweep:
+    """Answer the points of ``spec`` that ``folder`` lacks, and return all rows. Raises the error of the first point."""
     began = time.perf_counter()
-    workloads, ways = list(grid.workloads(base)), max(1, len(grid.sync))
-    runs = Runs(
-        workloads=workloads, wakeups=grid.wakeup or (None,), ways=ways,
-        fit_names=[_fit_name(grid, options) for options in workloads[::ways]], progress=progress, journal=journal,
-    )  # fmt: skip
+    prepare_folder(folder, spec)
+    runs = SweepRuns(base, spec)
+    runs.take(_rows_in(folder, spec))
+    num_reused, total = len(runs.rows), runs.total
+
+    def report(*_: int) -> None:
+        if progress is not None and runs.rows:
+            progress(runs.done, total, runs.last_ps)
+
+    is_finished = True
     with observing(on_compile=on_compile):
         announce_loop()
-        runs.run(jobs or os.cpu_count() or 1)
-    rows = tuple(row for rows in runs.rows for row in rows)
-    varied = tuple(name for name in ("wakeup", *_VARY[:-2], "sync") if len(getattr(grid, name)) > 1)
-    fits = tuple(runs.fits[number] for number in sorted(runs.fits))
-    return Sweep(rows=rows, varied=varied, fits=fits, wall_s=time.perf_counter() - began, finished=not runs.stopped)
+        try:
+            run_points(folder.resolve(), spec, _workers(jobs, runs), Shard(), report, runs.answer)
+            runs.fit_missing()
+        except KeyboardInterrupt:
+            is_finished = False
+    if runs.errors:
+        shutil.rmtree(folder, ignore_errors=True)  # the same sweep would fail again
+        raise runs.errors[min(runs.errors)]
+    rows = _rows_in(folder, spec)
+    varied = []
+    for name in ("wakeup", *_VARY[:-1]):
+        if len(spec.grid.get(name, ())) > 1:
+            varied.append(name)
+    return Sweep(
+        rows=tuple(rows[point] for point in sorted(rows)),
+        varied=tuple(varied),
+        fits=tuple(runs.fits[group] for group in sorted(runs.fits)),
+        wall_s=time.perf_counter() - began,
+        finished=is_finished,
+        folder=folder if is_kept else None,
+        num_reused=num_reused,
+    )
 
 
-def _check(base: EidolonOptions, grid: SweepGrid) -> None:
-    if grid.wakeup and base.source != "wakeup":
-        raise InputError(f"--wakeup and --{base.source} both set the flags' times: give one")
-    for name, ways in _WAYS.items():
-        if grid.sync and getattr(base, name) is not None and not set(ways) & set(grid.sync):
-            raise InputError(f"--{name.replace('_', '-')} cannot matter without --sync {' or '.join(ways)}")
+def _workers(jobs: int | None, runs: SweepRuns) -> Workers:
+    """Return ``jobs`` threads, since the options of a run may be objects that no file can hold."""
+    count = min(jobs or os.cpu_count() or 1, runs.spec.size)
+
+    def make() -> Executor:
+        return SerialExecutor() if count == 1 else StoppableThreads(count, runs.stop)
+
+    return Workers(make)
 
 
-def _fit_name(grid: SweepGrid, options: EidolonOptions) -> str:
-    """Return a workload's name within the grid, from its varied options."""
-    varied = [one for one in _VARY[:-2] if len(getattr(grid, one)) > 1]
-    return ", ".join(_value_text(one, getattr(options, one)) for one in varied)
+def _rows_in(folder: Path, spec: ExperimentSpec) -> dict[int, Row]:
+    """Return the finished runs of an experiment's folder by point."""
+    rows = {}
+    for line in read_lines(folder, spec):
+        entry = line.entry()
+        if entry["status"] == "done":
+            rows[line.point] = entry["result"]
+    return rows
 
 
 _COLUMNS = (
@@ -266,12 +362,6 @@ def _line(cells: Sequence[str], volatile: bool, seed: str) -> str:
     seed_cell = [f"{seed:>6}"] if seed else []
     shown = texts if volatile else texts[:-1]
     return " ".join([*seed_cell, *shown])
-
-
-def _value_text(key: str, value: object) -> str:
-    if key == "issue_seed":
-        return f"issue seed {value}"
-    return f"{value} {'us wake-up' if key == 'wakeup_s' else key}"
 
 
 def _number(value: object) -> float:
