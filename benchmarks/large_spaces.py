@@ -5,7 +5,8 @@
 For each space: one search, then random members that meet the rules. A member whose lower bound of time exceeds the
 first layout's step cannot be faster, and one whose lower bound of memory exceeds the GPU does not fit; neither is
 simulated. The others are simulated. As in the search, a layout with offload takes part only if the same layout does not
-fit without it, and a layout without a margin of memory does not count. Prints how many members were simulated, how many
+fit without it, and a layout without a margin of memory does not count. A random layout with experts on several ranks
+has a random combination of the switches that the software offers, or none. Prints how many members were simulated, how many
 fit, and how much faster the fastest is than the first layout. Exits with 1 if one is more than 2 % faster.
 """
 
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from trine.cluster import load_cluster
+from trine.compute.origin import known_gpu
 from trine.parallel.constraints import LayoutFacts
 from trine.parallel.plan import Plan
 from trine.results.text import aligned
@@ -27,6 +29,7 @@ from trine.search.report import words
 from trine.search.screened import ScreenedSearch
 from trine.search.search import Search, workers
 from trine.search.space import Layout, Space
+from trine.search.switches import switch_settings, switched
 from trine.search.ties import RESOLUTION
 from trine.search.worker import PackedJob, SearchJob, simulate_layout
 from trine.training.options import SimulateOptions
@@ -64,6 +67,7 @@ def random_layouts(space: Space, number: int, rng: random.Random) -> list[Layout
             break
         family = rng.choices(families, weights)[0]
         layout = rng.choice(list(family.layouts()))._replace(offload=rng.choice(family.offload))
+        layout = switched(layout, rng.choice([{}, *space.switches]), space) or layout
         if not space.reason(layout):
             found[layout] = None
     return list(found)
@@ -102,7 +106,8 @@ def compared(model: str, gpus: int, machine: str, batch: int, members: int, seed
     workload, chosen = setup_workload(f"model:{model}", parts, options)
     packed = PackedJob(SearchJob(workload=workload, options=options, gpus=gpus))
     domain = len(options.cluster.gpus) if gpus <= 8 else 8  # type: ignore[union-attr]
-    space = Space(gpus, batch, LayoutFacts(workload), chosen.profile, {}, domain)
+    switches = switch_settings(chosen.profile, workload, {}, known_gpu(parts.target))
+    space = Space(gpus, batch, LayoutFacts(workload), chosen.profile, {}, domain, switches=switches)
     with workers(None, 1, packed) as executor:
         search = ScreenedSearch(packed, space, memory_of(parts), executor, 1)
         search.run()

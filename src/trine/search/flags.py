@@ -36,7 +36,8 @@ _DEFAULTS: dict[str, Any] = {
     "tp": 1, "pp": 1, "cp": 1, "ep": 1, "etp": None, "virtual_stages": 1, "sequence_parallel": None, "offload": "none",
     "recompute": "none", "sharding": "none", "shard_ways": None, "schedule": None, "cp_style": "ring",
     "accounts_embedding": None, "accounts_loss": None, "first_stage_layers": None, "last_stage_layers": None,
-    "pipeline_layout": None, "defer_head_gradient": None,
+    "pipeline_layout": None, "defer_head_gradient": None, "expert_overlap": False, "shared_expert_overlap": False,
+    "dispatch": None,
 }  # fmt: skip
 
 
@@ -88,6 +89,7 @@ def emit_flags(name: str, answer: PlanSearch) -> str:
     values = _all_fields(answer.best.layout, answer.global_batch, answer.sequence, answer.layers)
     if answer.plan is not None:
         values |= placement_fields(answer.plan)
+        values |= _dispatch_fields(name, answer.plan)
     return _flags(name, f"{answer.model} on {answer.gpus} GPUs", values)
 
 
@@ -102,7 +104,17 @@ def emit_plan(name: str, model: str, plan: Plan, global_batch: int, facts: Layou
     values["micro_batch"] = plan.micro_batch or global_batch // plan.dp
     values = _all_fields(Layout(**values), global_batch, facts.sequence, facts.layers)
     values |= {"cp_style": plan.cp_style if plan.cp > 1 else None, **placement_fields(plan)}
+    values |= _dispatch_fields(name, plan)
     return _flags(name, f"{model} on {plan.num_ranks} GPUs", values)
+
+
+def _dispatch_fields(name: str, plan: Plan) -> dict[str, Any]:
+    """Return the dispatch of a plan with experts, if the dialect has a name for it.
+
+    The default of a dialect may be neither of trine's: Megatron-core's gathers the tokens of all ranks.
+    """
+    has_name_for_it = any(row.field == "dispatch" for row in check_dialect(name).rows)
+    return {"dispatch": plan.dispatch} if has_name_for_it and plan.ep > 1 else {}
 
 
 def _flags(name: str, title: str, values: Mapping[str, Any]) -> str:

@@ -72,6 +72,9 @@ LAYOUT = Columns(
     _field("sequence_parallel", "true/false", _USUAL),
     _field("recompute", "text"),
     _field("offload", "text"),
+    _field("expert_overlap", "true/false"),
+    _field("shared_expert_overlap", "true/false"),
+    _field("dispatch", "text", _USUAL),
     Column(key="step_time_s", unit="s", meaning="Simulated step time.", attribute="outcome.step_ps"),
     Column(
         key="step_time_low_s", unit="s", meaning="Likely range of the step time.", null_if="unknown",

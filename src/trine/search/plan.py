@@ -27,6 +27,7 @@ from trine.search.screened import ScreenedSearch
 from trine.search.search import Search, workers
 from trine.search.space import Layout, Space
 from trine.search.stage_layout import PLACEMENT
+from trine.search.switches import switch_settings
 from trine.search.worker import PackedJob, SearchJob, simulate_layout
 from trine.training.options import SimulateOptions
 from trine.training.setup import JobMachine, setup_machine, setup_workload
@@ -111,8 +112,13 @@ def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> P
     for name, value in options.fix.items():
         if dialect is not None and not has_name(dialect, name, value):
             raise InputError(f"{options.emit} has no name for {name} {value}: fix another value", field="fix")
+    settings_of_experts = switch_settings(software.profile, workload, options.fix, target)
+    switches = [
+        each for each in settings_of_experts
+        if dialect is None or all(has_name(dialect, *pair) for pair in each.items())
+    ]  # fmt: skip
     space = Space(gpus, options.global_batch, LayoutFacts(workload), software.profile, options.fix, _domain(cluster),
-                  None if dialect is None else partial(has_name, dialect))  # fmt: skip
+                  None if dialect is None else partial(has_name, dialect), switches)  # fmt: skip
     check_weights(workload, gpus, memory_of(machine), not any(each != "none" for each in space.offloads))
     job = PackedJob(SearchJob(workload=workload, options=settings, gpus=gpus))
     with workers(options.executor, options.workers, job) as executor:

@@ -50,6 +50,8 @@ MARGIN = 0.99
 PPM = 1_000_000
 #: First words of the keys of collectives that every micro-batch has.
 EACH_MICRO_BATCH = ("tp", "cp", "ep")
+#: First word of the keys of exchanges among experts.
+EXPERT_KEY = "ep"
 _RESIDENT = tuple(MEMORY_CATEGORIES)
 _WEIGHTS = _RESIDENT.index("weights")
 
@@ -67,9 +69,10 @@ class LayerCosts:
     that lies between the arrival of a message and the next message. message: bytes that a stage sends per pass.
     weights: bytes of a layer's weights on a rank. launch: launch time of a pass's first operator, both passes together,
     if the launching thread waits for the GPU after each pass. offload: time of the copies of a layer's activations to
-    the host, if they are offloaded. kept: bytes that a layer keeps between the passes. peak: further bytes at the peak
-    of the last layer and head. rise: further bytes after the start of a layer's backward pass. resident: bytes of a
-    layer by category. rest: resident bytes of the rest of the model by category.
+    the host, if they are offloaded. exchange: time of the exchanges of experts that compute waits for, both passes
+    together. kept: bytes that a layer keeps between the passes. peak: further bytes at the peak of the last layer and
+    head. rise: further bytes after the start of a layer's backward pass. resident: bytes of a layer by category. rest:
+    resident bytes of the rest of the model by category.
     """
 
     forward: int
@@ -98,6 +101,7 @@ class LayerCosts:
     rise: int
     resident: Mapping[str, int]
     rest: Mapping[str, int]
+    exchange: int = 0
 
     def scaled(self, slowdown: float) -> LayerCosts:
         """Return the costs with the layers' times multiplied by ``slowdown``."""
@@ -362,9 +366,17 @@ def _layer_costs(
     rest = [b - LAYERS * layer for b, layer in zip(resident, of_layer, strict=True)]
     kept = max(0, held[forward[2]] - held[forward[1]])
     after = marks.total_after_passes()
+    forward_path = marks.path(forward[1], forward[2], alone)
+    backward_path = marks.path(backward[2], backward[1], alone)
+
+    def no_exchange(step: Collective) -> int:
+        return 0 if step.key[0] == EXPERT_KEY else alone(step)
+
+    without = marks.path(forward[1], forward[2], no_exchange) + marks.path(backward[2], backward[1], no_exchange)
     return LayerCosts(
-        forward=marks.path(forward[1], forward[2], alone),
-        backward=marks.path(backward[2], backward[1], alone),
+        forward=forward_path,
+        backward=backward_path,
+        exchange=forward_path + backward_path - without,
         forward_within=marks.path(forward[1], marks.last(1, (Phase.FORWARD,)), alone, with_target=True),
         backward_within=marks.path(
             backward[1], marks.last(1, (Phase.BACKWARD, Phase.RECOMPUTE)), alone, with_target=True

@@ -331,6 +331,9 @@ def words(layout: Layout, is_short: bool = False) -> str:
     parts += ["sp"] if layout.sequence_parallel else []
     parts += [f"recompute {layout.recompute}"] if layout.recompute != "none" else []
     parts += [f"offload {layout.offload}"] if layout.offload != "none" else []
+    parts += ["expert overlap"] if layout.expert_overlap else []
+    parts += ["shared-expert overlap"] if layout.shared_expert_overlap else []
+    parts += [layout.dispatch] if layout.dispatch is not None else []
     if not is_short:
         return ", ".join(parts)
     text = " ".join(part.replace(" x ", "_").replace(" ", "").replace("_", " ") for part in parts)

@@ -190,6 +190,10 @@ class ScreenedSearch(Search):
         stages = self.likely_stages(layout, costs)
         return self._known_screen.needed_bytes(layout, self.micro_batches(layout), costs, stages)
 
+    def _is_likely_to_fit(self, layout: Layout) -> bool:
+        """Return whether a layout has likely a margin of memory."""
+        return not self.capacity or not self._is_likely_tight(layout)
+
     def _learn_memory(self, layout: Layout, outcome: Outcome) -> None:
         """Take the screen's error of a simulated layout's memory for later layouts, if the screen was too low."""
         costs = self.cost(layout)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,8 +26,18 @@ from trine.search.bounds import StageLayers, StageSizes, memory_bound, step_boun
 from trine.search.probe import LayerCosts, can_probe, has_equal_layers
 from trine.search.ranked import Ranked
 from trine.search.space import Family, Layout, Space
+from trine.search.switches import (
+    LATER_PER_ROUND,
+    NUM_BASES,
+    NUM_LATER,
+    all_switched,
+    has_switches,
+    switched,
+    without_exchanges,
+)  # fmt: skip
 from trine.search.ties import with_first
 from trine.search.worker import Outcome, PackedJob, probe_all, simulate_layout
+from trine.software.profile import SWITCH_FIELDS
 from trine.training.memory import facts_of
 
 #: Layouts simulated in the first round, and most in a later one; each round doubles.
@@ -122,6 +132,7 @@ class Search:
         self.num_layouts = valid + self.rejected.total()
         self.estimates = self._has_bounds and valid > SMALL and not self._exact
         self.search(families)
+        self._try_switches(families)
         self._rank_given()
         if not self.ranked:
             self.ranked, self.rejected[TIGHT] = self.tight, self.rejected[TIGHT] - len(self.tight)
@@ -249,6 +260,8 @@ class Search:
         micro_batches, probe = self.micro_batches(layout), self.job.probe
         stages = self.stages_of(layout)
         message_ps = probe.message_ps(layout, costs.message)
+        if has_switches(layout):
+            costs, message_ps = without_exchanges(costs), 0
         slowdown = probe.clocks.slowdown(layout.micro_batch, micro_batches)
         time_ps = int(slowdown * step_bound(layout, micro_batches, costs, self.layers, stages, message_ps))
         if not self._gathers_each:
@@ -448,6 +461,78 @@ class Search:
     def ranked_of(self, entry: Entry, outcome: Outcome) -> Ranked:
         """Return a result with the number that it was queued by."""
         return Ranked(entry.subject, outcome, entry.bound)
+
+    # -- switches of experts -------------------------------------------------------------------------------------------
+
+    def _try_switches(self, families: Sequence[Family]) -> None:
+        """Simulate the best layouts with each combination of switches, then likely layouts with the best combination.
+
+        Layouts with long exchanges are slow without switches, so that the search has left them out.
+        """
+        if not self.space.switches:
+            return
+        bases = [each.layout for each in sorted(self.ranked or self.tight, key=lambda each: each.order)]
+        num_bases = NUM_BASES if self.most is None else 1
+        self._simulate_switched(list(all_switched(bases[:num_bases], self.space)))
+        best = min(self.ranked, key=lambda each: each.order, default=None)
+        if self.most is not None or best is None or not has_switches(best.layout):
+            return
+        setting = {name: getattr(best.layout, name) for name in SWITCH_FIELDS}
+        later = self._later_switched(families, setting, best.outcome.step_ps)
+        for start in range(0, len(later), LATER_PER_ROUND):
+            least = min(each.outcome.step_ps for each in self.ranked)
+            self._simulate_switched(later[start : start + LATER_PER_ROUND])
+            if min(each.outcome.step_ps for each in self.ranked) == least:
+                break
+
+    def _later_switched(self, families: Sequence[Family], setting: Mapping[str, Any], limit_ps: int) -> list[Layout]:
+        """Return layouts with switches whose estimates are below a limit, the most promising first."""
+        known = {each.layout for each in (*self.ranked, *self.tight)}
+        found: list[tuple[int, tuple[object, ...], Layout]] = []
+        for family in families:
+            costs = self.costs.get(form_of_layer(family.layout))
+            if costs is None or family.layout.ep == 1:
+                continue
+            for layout in family.layouts():
+                changed = switched(layout, setting, self.space)
+                if changed is None or changed in known or self.space.reason(layout):
+                    continue
+                estimate = self._switched_estimate(changed, layout)
+                if estimate < limit_ps:
+                    found.append((estimate, changed.key, changed))
+        found.sort()
+        return [changed for _, _, changed in found if self._is_likely_to_fit(changed)][:NUM_LATER]
+
+    def _switched_estimate(self, changed: Layout, plain: Layout) -> int:
+        """Return the likely step of a layout with switches in ps, if they hide all exchanges of its experts."""
+        costs = self.cost(plain)
+        if costs is None:
+            return self._lower_bound(changed, costs)
+        hidden = self.micro_batches(plain) * self.layers * costs.exchange // plain.pp
+        return max(self._time_bound(plain, costs) - hidden, self._lower_bound(changed, costs))
+
+    def _is_likely_to_fit(self, layout: Layout) -> bool:
+        """Return whether the memory of a layout is worth a simulation."""
+        return not self.capacity or self.allocated(layout) <= self.capacity
+
+    def _simulate_switched(self, layouts: Sequence[Layout]) -> None:
+        """Simulate layouts with switches, and rank them; they are no part of the enumerated space."""
+        futures = [self.executor.submit(simulate_layout, self.packed, self.space.plan(each)) for each in layouts]
+        for layout, future in zip(layouts, futures, strict=True):
+            outcome = future.result()
+            self.num_layouts += 1
+            self.num_simulated += not outcome.refused
+            result = Ranked(layout, outcome, self._lower_bound(layout, self.cost(layout)))
+            if outcome.refused:
+                self.rejected[outcome.refused.partition(" (")[0]] += 1
+            elif not outcome.fits:
+                self.rejected[MEMORY_SIMULATED] += 1
+            elif outcome.is_tight:
+                self.rejected[TIGHT] += 1
+                self.tight.append(result)
+            else:
+                self.ranked.append(result)
+        self.ranked.sort(key=lambda ranked: ranked.order)
 
     def add(self, given: Ranked) -> None:
         """Let a simulated layout take part in the ranking, such as the user's own."""

@@ -15,7 +15,7 @@ from trine.parallel.constraints import LayoutChecker, LayoutFacts, virtual_stage
 from trine.parallel.heads import check_heads
 from trine.parallel.plan import FALLBACKS, Plan
 from trine.parallel.schedules import SCHEDULES, Pipeline
-from trine.software.profile import Software
+from trine.software.profile import SWITCH_FIELDS, Software
 
 #: Most layouts of one search: their enumeration takes some 20 us each.
 MAX_LAYOUTS = 2_000_000
@@ -54,6 +54,9 @@ class Layout(NamedTuple):
     sequence_parallel: bool | None
     recompute: str
     offload: str
+    expert_overlap: bool = False
+    shared_expert_overlap: bool = False
+    dispatch: str | None = None
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -83,11 +86,13 @@ class Family:
         """Yield the layouts with the first offload, by default none; :meth:`Space.offloading` has the others."""
         for recompute, sharding, (schedule, stages) in product(self.recompute, self.shardings, self.pipelines):
             yield Layout(*self.layout[:6], sharding, self.layout.shard_ways, schedule, stages, *self.layout[10:12],
-                         recompute, self.offload[0])  # fmt: skip
+                         recompute, self.offload[0], *self.layout[14:])  # fmt: skip
 
 
 class Space:
     """The layouts of a search by families, and the rules against them. rejected: numbers of layouts by reason.
+
+    switches: combinations of switches that the search tries on its best layouts (:mod:`trine.search.switches`).
 
     fixed: fields of every layout. is_allowed: whether a field may have a value (by default any), for a space of what
     one launch dialect can express. Raises PlanError if the fixed fields contradict each other.
@@ -96,6 +101,7 @@ class Space:
     def __init__(
         self, gpus: int, global_batch: int, facts: LayoutFacts, software: Software | None, fixed: Mapping[str, Any],
         most_tp: int | None = None, is_allowed: Callable[[str, Any], bool] | None = None,
+        switches: Sequence[Mapping[str, Any]] = (),
     ) -> None:  # fmt: skip
         self.gpus, self.global_batch, self.fixed = gpus, global_batch, dict(fixed)
         self.facts, self.software = facts, software
@@ -103,6 +109,8 @@ class Space:
         self._rest = {name: value for name, value in fixed.items() if name not in VARIED}
         Plan(**{name: fixed[name] for name in _ALONE if name in fixed})
         self.most_tp, self._is_allowed = most_tp or gpus, is_allowed or _allow_all
+        self.switches = switches
+        self._fixed_switches = {name: fixed[name] for name in SWITCH_FIELDS if name in fixed}
         self._rules = _Rules(facts, software, self)
 
     def plan(self, layout: Layout, **changes: Any) -> Plan:
@@ -181,7 +189,7 @@ class Space:
                     continue
                 yield Layout(
                     dp, tp, pp, cp, ep, etp, "none", self.fixed.get("shard_ways"), None, 1, micro_batch,
-                    is_sequence if tp > 1 else None, "none", "none",
+                    is_sequence if tp > 1 else None, "none", "none", **self._fixed_switches,
                 )  # fmt: skip
 
     def _cps(self, ways: list[int]) -> list[int]:

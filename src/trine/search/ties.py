@@ -17,7 +17,7 @@ def assumptions(layout: Layout, node_gpus: int) -> tuple[int, ...]:
 
     Offload needs a host that keeps up. Parameters sharded across nodes (``node_gpus`` GPUs each) are gathered for each
     micro-batch. Context parallelism and pipeline stages beyond those that memory needs only add communication, which is
-    less certain than compute.
+    less certain than compute. Last come switches of experts (:mod:`trine.search.switches`).
     """
     group = (layout.shard_ways or layout.dp) * layout.cp * layout.tp
     return (
@@ -25,6 +25,7 @@ def assumptions(layout: Layout, node_gpus: int) -> tuple[int, ...]:
         int(layout.sharding in PARAMETERS_SHARDED and group > node_gpus),
         layout.cp,
         layout.pp,
+        sum((layout.expert_overlap, layout.shared_expert_overlap, layout.dispatch is not None)),
     )
 
 
@@ -70,6 +71,7 @@ def exposed_between(ranked: Ranked, node_gpus: int) -> float:
 
 def difference_words(first: Layout, second: Layout, node_gpus: int) -> str:
     """Return the further assumptions of the second layout, in words; empty for no difference."""
-    names = ("offload", "gathers of parameters across nodes", "context parallelism", "pipeline stages")
+    names = ("offload", "gathers of parameters across nodes", "context parallelism", "pipeline stages",
+             "switches of experts")  # fmt: skip
     pairs = zip(names, assumptions(first, node_gpus), assumptions(second, node_gpus), strict=True)
     return ", ".join(name for name, one, two in pairs if two > one)

@@ -27,6 +27,8 @@ FAMILIES = (
 FACTORS = ("gpu", "cpu", "communication", "scale_up")
 #: Factors that are fitted by default.
 USUAL_FACTORS = FACTORS[:3]
+#: Plan fields of experts that a profile may offer to a search.
+SWITCH_FIELDS = ("expert_overlap", "shared_expert_overlap", "dispatch")
 #: Plan fields that a profile may set.
 PLAN_FIELDS = ("schedule", "dp_overlap", "overlap", "userbuffers", "defer_head_gradient", "dispatch")
 #: ``--software none``: fused operators, no CPU side, no fixed costs.
@@ -285,7 +287,8 @@ class Software(Spec):
     """A software profile.
 
     stages: the default rule for cutting a pipeline into stages (:class:`trine.Plan`, ``balance``). plan: this
-    software's defaults for the fields PLAN_FIELDS of a plan. constraints: layouts that the software can run.
+    software's defaults for the fields PLAN_FIELDS of a plan. switches: further values of the fields SWITCH_FIELDS that
+    the software offers; a search tries them for models with experts. constraints: layouts that the software can run.
     sources: field -> source of its number. base: profile whose fields this file keeps unless it sets them. losses: the
     implementations of the loss that ``choices`` and ``--loss`` select. container: the release whose code the profile
     describes.
@@ -302,6 +305,7 @@ class Software(Spec):
     step: list[FixedCost] = Field(default_factory=list)
     stages: Literal["time", "layers", "blocks", "nanotron"] = "time"
     plan: dict[str, bool | int | str] = Field(default_factory=dict)
+    switches: dict[str, list[bool | str]] = Field(default_factory=dict)
     constraints: LayoutConstraints = LayoutConstraints()
     zero: ZeroStyle = ZeroStyle()
     memory: MemoryStyle = MemoryStyle()
@@ -479,6 +483,9 @@ def _read_profile(path: Path) -> Software:
     for name in profile.plan:
         if name not in PLAN_FIELDS:
             raise SpecError(f"cannot set {name[:40]!r}{nearest(name[:80], PLAN_FIELDS)}", file=path, field="plan")
+    for name in profile.switches:
+        if name not in SWITCH_FIELDS:
+            raise SpecError(f"no switch {name[:40]!r}{nearest(name[:80], SWITCH_FIELDS)}", file=path, field="switches")
     for name, factor in profile.fitted_factors():
         if factor.fitted_on is None:
             raise SpecError("a factor other than 1 must name the rows of its fit", file=path, field=f"factors.{name}")
