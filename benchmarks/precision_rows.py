@@ -3,7 +3,8 @@
     python benchmarks/precision_rows.py [--kind dense|moe|lora] [--write] [ROW ...]
 
 --write stores their likely ranges in src/trine/presets/measured/training/kinds.yaml, the quantiles of measured /
-predicted, and their errors in precision_errors.yaml, which trine validate training shows; one vote a group.
+predicted, and their errors in precision_errors.yaml, which trine validate training shows; one vote a group. Each
+prediction goes into precision_predictions.csv. With --kind, the other kinds keep their entries.
 
 Rows: precision_rows.csv, facts of NVIDIA/dgxc-benchmarking (MIT), NeMo-Framework-Launcher, NVIDIA-NeMo/NeMo and
 Megatron-Bridge (Apache-2.0), each with its source; nothing was fitted on them. One scale of each group is compared.
@@ -20,6 +21,7 @@ import argparse
 import csv
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from math import ceil, floor
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -29,10 +31,11 @@ import yaml
 
 import trine
 from trine.cluster import load_cluster
+from trine.common.spec import load_mapping
 from trine.errors import TrineError
 from trine.parallel.plan import Plan
 from trine.results.headline import KINDS
-from trine.results.precision_errors import TABLE, PrecisionErrors
+from trine.results.precision_errors import TABLE, PrecisionErrors, precision_errors
 from trine.results.text import aligned
 from trine.software.profile import Software, load_software, with_graphs
 from trine.training.run import simulate
@@ -41,6 +44,7 @@ from validation.bands import HIGH, LOW
 from validation.harness import quantile
 
 ROWS = Path(__file__).with_suffix(".csv")
+PREDICTIONS = ROWS.with_name("precision_predictions.csv")
 CLUSTERS = {"H100": "dgx-h100", "GB200": "gb200-nvl72", "GB300": "gb300-nvl72", "B200": "hgx-b200"}
 #: Kind of steps in trine -> kind of rows, and its description.
 KINDS_OF_ROWS = {
@@ -160,24 +164,77 @@ def print_errors(rows: list[Compared]) -> None:
 
 
 def write_errors(rows: list[Compared]) -> None:
-    """Write the table that ``trine validate training`` shows."""
-    document = {"errors": [each.model_dump() for each in errors_of(rows)]}
+    """Write the table that ``trine validate training`` shows; kinds without rows here keep their entries."""
+    kinds = {each.row["kind"] for each in rows}
+    kept = [each for each in precision_errors() if each.kind not in kinds]
+    entries = sorted([*kept, *errors_of(rows)], key=lambda each: (each.kind, each.precision))
+    document = {"errors": [each.model_dump() for each in entries]}
     TABLE.write_text(ERRORS_HEAD + yaml.safe_dump(document, sort_keys=False, width=118))
 
 
+@dataclass(frozen=True)
+class Range:
+    """The likely range of a kind: measured / predicted, and the share of its groups' votes inside."""
+
+    low: float
+    high: float
+    rows: int
+    groups: int
+    inside: float
+
+
+def range_of(rows: list[Compared]) -> Range:
+    """Return the quantiles of measured / predicted among the rows of one kind, one vote a group.
+
+    The ends are rounded outwards, so that the row at an end stays inside.
+    """
+    sizes = Counter(each.row["group"] for each in rows)
+    weights = np.array([1 / sizes[each.row["group"]] for each in rows])
+    ratios = np.array([float(each.row["step_s"]) / each.predicted_s for each in rows])
+    low = floor(quantile(ratios, weights, LOW) * 10_000) / 10_000
+    high = ceil(quantile(ratios, weights, HIGH) * 10_000) / 10_000
+    inside = float(weights[(ratios >= low) & (ratios <= high)].sum() / weights.sum())
+    return Range(low, high, len(rows), len(sizes), inside)
+
+
 def write_kinds(rows: list[Compared]) -> None:
-    """Write the likely range of each kind: quantiles of measured / predicted among its rows, one vote a group."""
+    """Write the likely range of each kind that has rows here; the others keep theirs."""
+    stored = load_mapping(KINDS)["kinds"] if KINDS.is_file() else {}
     document: dict[str, Any] = {}
     for name, (of_rows, words) in KINDS_OF_ROWS.items():
         chosen = [each for each in rows if each.row["kind"] == of_rows]
-        sizes = Counter(each.row["group"] for each in chosen)
-        weights = np.array([1 / sizes[each.row["group"]] for each in chosen])
-        ratios = np.array([1 / (1 + each.error) for each in chosen])
-        low, high = (round(quantile(ratios, weights, share), 4) for share in (LOW, HIGH))
-        inside = float(weights[(ratios >= low) & (ratios <= high)].sum() / weights.sum())
-        print(f"{name}: {low} to {high}, {len(chosen)} rows of {len(sizes)} groups, {inside:.0%} inside")
-        document[name] = {"low": low, "high": high, "rows": len(chosen), "groups": len(sizes), "words": words}
+        if not chosen:
+            document[name] = stored[name]
+            continue
+        found = range_of(chosen)
+        counted = f"{found.rows} rows of {found.groups} groups, {found.inside:.0%} inside"
+        print(f"{name}: {found.low} to {found.high}, {counted}")
+        document[name] = {
+            "low": found.low, "high": found.high, "rows": found.rows, "groups": found.groups, "words": words,
+        }  # fmt: skip
     KINDS.write_text(HEAD + yaml.safe_dump({"kinds": document}, sort_keys=False, width=118))
+
+
+def stored_predictions() -> list[Compared]:
+    """Return the rows whose predictions are stored."""
+    with ROWS.open() as file:
+        rows = {row["row"]: row for row in csv.DictReader(file)}
+    if not PREDICTIONS.is_file():
+        return []
+    with PREDICTIONS.open() as file:
+        return [Compared(rows[each["row"]], float(each["predicted_s"])) for each in csv.DictReader(file)]
+
+
+def write_predictions(rows: list[Compared]) -> None:
+    """Store the predictions; those of other kinds stay."""
+    kinds = {each.row["kind"] for each in rows}
+    kept = [each for each in stored_predictions() if each.row["kind"] not in kinds]
+    entries = sorted([*kept, *rows], key=lambda each: each.row["row"])
+    with PREDICTIONS.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["row", "predicted_s"])
+        for each in entries:
+            writer.writerow([each.row["row"], f"{each.predicted_s:.6g}"])
 
 
 def main() -> None:
@@ -187,13 +244,15 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     parser.add_argument("rows", nargs="*")
     given = parser.parse_args()
-    if given.write and (given.kind or given.rows):
-        parser.error("--write needs all rows")
+    if given.write and given.rows:
+        parser.error("--write needs all rows of a kind")
     rows = compared_rows(given.kind, given.rows)
     print_errors(rows)
     if given.write:
-        write_kinds(rows)
-        write_errors(rows)
+        write_predictions(rows)
+        stored = stored_predictions()
+        write_kinds(stored)
+        write_errors(stored)
 
 
 if __name__ == "__main__":
