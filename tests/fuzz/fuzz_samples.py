@@ -16,6 +16,7 @@ import numpy as np
 from chakra_files import ALL_REDUCE, COMP, collective, encoded, node, receive, send
 from eidolon_cases import TURN
 from nccl_logs import log
+from run_traces import dump, entry, two_ranks
 from synthetic import MS, Chain
 
 TESTS = Path(__file__).parents[1]
@@ -50,7 +51,7 @@ links:
 """
 MODELS = ("gpt-2", "mixtral-8x7b", "resnet18", "densenet121", "vgg13")
 READING = (("cluster", "import"), ("trace", "inspect"), ("trace", "synthesize"), ("chakra", "inspect"),
-           ("gpu", "show"), ("kernel", "show"), ("eidolon", "writes-from"))  # fmt: skip
+           ("gpu", "show"), ("kernel", "show"), ("eidolon", "writes-from"), ("calibrate", "--serving"))  # fmt: skip
 GRAPH = {
     "tasks": [
         {"id": "a", "kind": "compute", "rank": "gpu0", "stream": "main", "duration": "5 us"},
@@ -91,8 +92,11 @@ JOB = ("--gpus", "2", "--parallel", "ddp", "--topology", "ring", "--bandwidth", 
 @functools.cache
 def samples() -> tuple[Sample, ...]:
     """Return all samples, made once."""
-    found = (*_clusters(), *_traces(), *_chakra(), *_plans(), *_gpus(), *_eidolon(), *_lists())
-    return tuple(replace(each, reads_alone=each.argv[:2] in READING or each.argv[0] == "run") for each in found)
+    found = (*_clusters(), *_traces(), *_chakra(), *_plans(), *_gpus(), *_eidolon(), *_lists(), *_runs(), *_served())
+    found = (*found, *_recognised())
+    return tuple(
+        replace(each, reads_alone=each.argv[:2] in READING or each.argv[0] in ("run", "report")) for each in found
+    )
 
 
 def _clusters() -> list[Sample]:
@@ -238,6 +242,77 @@ def _lists() -> list[Sample]:
              "--op", "broadcast", "--cluster", "dgx-h100"),
         _one("matrix", "csv", "m.csv", matrix, "collective", "all_to_all_v", "--matrix", "m.csv", *machine),
     ]  # fmt: skip
+
+
+def _runs() -> list[Sample]:
+    """Folders of traces and dumps, one file per rank, and stored answers."""
+    dumps = [dump([entry(1), entry(2, "completed" if rank == 2 else "scheduled")]) for rank in range(3)]
+    found = []
+    for name, contents in (("kineto folder", two_ranks()), ("flight recorder", dumps)):
+        files = {f"f/rank{rank}.json": json.dumps(content).encode() for rank, content in enumerate(contents)}
+        found.append(Sample(name, "json", "f/rank1.json", files, ("check", "f")))
+    for path in sorted((DATA / "answers").glob("*.json")):
+        argv = ("report", "a.json", "-o", "out.html")
+        found.append(_one(f"answer {path.stem}", "json", "a.json", path.read_bytes(), *argv))
+    return found
+
+
+SERVED = """model,cluster,engine,tp,isl,osl,concurrency,tpot_ms,ttft_ms
+llama-3-8b,dgx-h100,vllm,1,512,128,8,7.5,30
+llama-3-8b,dgx-h100,vllm,1,512,128,1,6.9,11.5
+"""
+CONFIG = {
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 256, "intermediate_size": 512,
+    "moe_intermediate_size": 128, "num_experts": 8, "num_experts_per_tok": 2, "num_hidden_layers": 2,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 32, "vocab_size": 1024, "hidden_act": "silu",
+    "tie_word_embeddings": False, "decoder_sparse_step": 1, "max_position_embeddings": 4096, "torch_dtype": "bfloat16",
+}  # fmt: skip
+QUANTIZATION = {
+    "fp8": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128],
+            "modules_to_not_convert": ["lm_head"]},
+    "compressed": {"quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["lm_head"],
+                   "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float",
+                                                                                    "strategy": "channel"}}}},
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True},
+}  # fmt: skip
+
+
+def _served() -> list[Sample]:
+    """Measured points of a stack, and configurations with a quantization."""
+    found = [_one("served rows", "csv", "r.csv", SERVED, "calibrate", "--serving", "r.csv", "-o", "stack.yaml")]
+    for name, quantization in QUANTIZATION.items():
+        config = json.dumps(CONFIG | {"quantization_config": quantization})
+        argv = ("infer", "./c.json", "--cluster", "dgx-h100", "--isl", "64", "--osl", "8", "--batch", "2")
+        found.append(_one(f"config {name}", "json", "c.json", config, *argv))
+    return found
+
+
+ENVIRONMENT = """Collecting environment information...
+PyTorch version: 2.7.0+cu126
+GPU models and configuration:
+GPU 0: NVIDIA H200
+GPU 1: NVIDIA H200
+
+GPU Topology:
+\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tNV18\tPIX\t0-47\t0
+GPU1\tNV18\t X \tNODE\t0-47\t0
+NIC0\tPIX\tNODE\t X \t\t
+"""
+
+
+def _recognised() -> list[Sample]:
+    """Texts with marks of other programs, which a damaged file may lose or gain."""
+    result = {"time": 30.0, "alg_bw": 34.95, "bus_bw": 61.17, "nwrong": 0}
+    rows = []
+    for power in range(20, 24):
+        row = {"size": 1 << power, "count": 1 << (power - 2), "type": "float", "redop": "sum", "root": -1}
+        rows.append(row | {"out_of_place": result | {"time": 30.0 * 2 ** (power - 20)}})
+    run = json.dumps({"args": ["all_reduce_perf"], "config": {"nthreads": 1, "ngpus": 8}, "results": rows})
+    return [
+        _one("environment dump", "words", "env.txt", ENVIRONMENT, "cluster", "import", "env.txt"),
+        _one("json log", "json", "t.json", run, "check", "t.json", "--cluster", "dgx-h100"),
+    ]
 
 
 def _one(name: str, kind: str, file: str, data: str | bytes, *argv: str) -> Sample:

@@ -10,9 +10,9 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trine.common.precision import NCCL_BYTES
 
@@ -36,8 +36,14 @@ _HEADER = re.compile(rf"{_FIRST_COLUMNS}(?P<columns>.*?)(?={_FIRST_COLUMNS}|$)")
 _GROUPS = r"\d{1,3}(?:(?:,\d{3})+|(?:'\d{3})+|(?:_\d{3})+|(?:[\u00a0\u2009\u202f]\d{3})+|(?:\.\d{3}){2,})"
 _GROUPED = re.compile(rf"(?<![^\s|;\">]){_GROUPS}(?=(?:\.\d+)?(?:[\s|;\"]|$))")
 _GROUP_MARKS = re.compile(r"[,'_.\u00a0\u2009\u202f]")
+#: A cell that proves a decimal comma (spreadsheets of many countries): one comma before one or two last digits.
+_DECIMAL_COMMA = re.compile(r"(?<![^\s;|])(?:\d{1,3}(?:\.\d{3})+|\d+),\d{1,2}(?![^\s;|])", re.ASCII)
+#: A number of a line with decimal commas: dots mark thousands.
+_COMMA_NUMBER = re.compile(r"(?<![^\s;|])(?:\d{1,3}(?:\.\d{3})+|\d+)(?:,\d+)?(?![^\s;|])", re.ASCII)
 #: Separators of the cells of a markdown table or a CSV file.
 _SEPARATORS = re.compile(r'[|,;"]')
+#: What only the JSON file of nccl-tests holds; a JSON log line may quote it, behind backslashes.
+_JSON_RESULTS = re.compile(r'"out_of_place"\s*:')
 #: Fields of a JSON log line that hold the text of the program (Docker, Fluent Bit, Google Cloud, Loki, journald).
 _JSON_TEXT = ("log", "message", "msg", "textPayload", "line", "MESSAGE")
 _NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?"
@@ -135,16 +141,19 @@ def decode(raw: bytes) -> str:
 
 
 def printed_text(text: str) -> str:
-    """Return the JSON file of nccl-tests (``--output_file``) as the table that it prints; other texts unchanged."""
-    if not text.lstrip().startswith("{") or '"out_of_place"' not in text:
+    """Return the JSON file of nccl-tests (``--output_file``) as the table that it prints; other texts unchanged.
+
+    Raises ValueError: such a file is cut or damaged.
+    """
+    if not text.lstrip().startswith("{") or not _JSON_RESULTS.search(text):
         return text
     try:
         run = json.loads(text)
-        config, lines = run.get("config", {}), []
-        lines += [f"# Collective test starting: {os.path.basename(run['args'][0])}"] if run.get("args") else []
+        config = run.get("config", {})
+        lines = [f"# Collective test starting: {os.path.basename(run['args'][0])}"] if run.get("args") else []
         lines += [each for each in run.get("env", []) if each.startswith("NCCL_")]
         lines += [f"nccl-library={run['nccl_version']}"] if "nccl_version" in run else []
-        if config:
+        if "nthreads" in config and "ngpus" in config:
             lines.append(f"nThread {config['nthreads']} nGpus {config['ngpus']} graph: {config.get('graph', 0)}")
         lines += [
             f"# Rank {gpu['rank']} Group {gpu['group']} Pid {gpu['pid']} on {gpu['hostname']} device {gpu['device']} "
@@ -152,19 +161,26 @@ def printed_text(text: str) -> str:
             for gpu in config.get("devices", [])
         ]
         lines.append("# size count type redop root time algbw busbw #wrong time algbw busbw #wrong")
-        for row in run["results"]:
-            cells = [row["size"], row["count"], row["type"], row.get("redop") or "none", row.get("root", -1)]
-            for side in (row.get("out_of_place"), row.get("in_place")):
-                time = side and side.get("time", side.get("cpu_time"))
-                cells += [time, side["alg_bw"], side["bus_bw"], side.get("nwrong")] if side else [None] * 4
-            texts = []
-            for cell in cells:
-                texts.append("N/A" if cell is None else str(cell).strip())
-            row_text = " ".join(texts)
-            lines.append(row_text)
+        lines += [_printed_row(row) for row in run["results"]]
         return "\n".join(lines)
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError, IndexError):
-        return text
+    except json.JSONDecodeError as error:
+        raise ValueError(f"is no complete JSON: {error.msg} (line {error.lineno})") from None
+    except KeyError as error:
+        raise ValueError(f"lacks {error.args[0]!r}") from None
+    except (ValueError, RecursionError, TypeError, AttributeError, IndexError):
+        raise ValueError("has a value of the wrong type") from None
+
+
+def _printed_row(row: Mapping[str, Any]) -> str:
+    """Return one result of nccl-tests' JSON file as the row that it prints."""
+    cells = [row["size"], row["count"], row["type"], row.get("redop") or "none", row.get("root", -1)]
+    for side in (row.get("out_of_place"), row.get("in_place")):
+        time = side and side.get("time", side.get("cpu_time"))
+        cells += [time, side["alg_bw"], side["bus_bw"], side.get("nwrong")] if side else [None] * 4
+    texts = []
+    for cell in cells:
+        texts.append("N/A" if cell is None else str(cell).strip())
+    return " ".join(texts)
 
 
 def plain_text(line: str) -> str:
@@ -328,7 +344,9 @@ def _measure(words: Sequence[str], layout: LogLayout) -> Measure | None:
 
 
 def without_group_marks(text: str) -> str:
-    """Return a line whose numbers have no separators of thousands."""
+    """Return a line whose numbers have no separators of thousands, and decimal points."""
+    if _DECIMAL_COMMA.search(text):
+        return _COMMA_NUMBER.sub(lambda match: match[0].replace(".", "").replace(",", "."), text)
     return _GROUPED.sub(lambda match: _GROUP_MARKS.sub("", match[0]), text)
 
 

@@ -73,7 +73,7 @@ _COMMUNICATOR = re.compile(r"\bnranks (\d{1,7})\b.*(?:Init|cudaDev)", re.IGNOREC
 _NETWORK = re.compile(r"Using network (\S.{0,40}?)\s*$|\bvia NET/(\w+)|\bNET/(IB|Socket) : Using\b")
 _GRAPH = re.compile(r"\bgraph:\s*(\d+)")
 _AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*(\S+)")
-_UNIT = re.compile(r"\((ns|us|ms|s)\)\s+\(GB/s\)")
+_UNIT = re.compile(r"\((ns|us|ms|s)\)\s+\([KMGT]i?(?:B|b|bit)(?:/s|ps)\)")
 #: Settings that change the prediction, and settings that are evidence for a cause.
 SETTINGS = ("ALGO", "PROTO", "NVLS_ENABLE", "NVLS_CHUNKSIZE", "MIN_NCHANNELS", "MAX_NCHANNELS")
 EVIDENCE = ("IB_DISABLE", "P2P_DISABLE", "SHM_DISABLE")
@@ -202,7 +202,11 @@ def read_runs(path: str | os.PathLike[str]) -> list[NcclLog]:
     Raises InputError: a file that is too large or has no row of results.
     """
     with open_input(path, MAX_BYTES, InputError) as file:
-        text = printed_text(decode(unpacked(file.read(MAX_BYTES + 1), MAX_BYTES)))
+        text = decode(unpacked(file.read(MAX_BYTES + 1), MAX_BYTES))
+    try:
+        text = printed_text(text)
+    except ValueError as error:
+        raise InputError(f"the JSON output of nccl-tests {error}", file=path) from None
     lines = [part for line in text.split("\n") for part in plain_text(line[:MAX_LINE]).split("\n")]
     reader = _Reader(_labels_of(lines), path)
     for number, line in enumerate(lines, start=1):

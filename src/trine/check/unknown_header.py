@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 #: Words of a table's header; a line with all of a group names columns of sizes and rates.
-_HEADER_WORDS = re.compile(r"\b(?:algbw|busbw|alg_bw|bus_bw)\b", re.IGNORECASE)
-_SIZE_WORDS = re.compile(r"\b(?:size|bytes)\b", re.IGNORECASE)
+_HEADER_WORDS = re.compile(r"\b(?:alg|bus)_?(?:bw|bandwidth)", re.IGNORECASE)
+_SIZE_WORDS = re.compile(r"(?:\b|_)(?:size|bytes)(?:\b|_)", re.IGNORECASE)
 _CELLS = re.compile(r"[\s,;|]+")
 
 

@@ -104,6 +104,9 @@ def _check_log(
         run_log = replace(run_log, launch=choices["launch"])
     if machine.gpus is not None:
         run_log = with_ranks(run_log, machine.gpus)
+    elif run_log.num_ranks == 1:
+        message = f"its test ran on one GPU ({run_log.ranks_from}), so no data moved: run it with -g 2 or more"
+        raise InputError(message, file=log)
     cluster = _machine(run_log, machine)
     with about(log):
         return check_log(run_log, cluster, options=options, in_place=in_place)

@@ -38,6 +38,8 @@ MEASURED = (TPOT, TTFT, RATE)
 REQUIRED = ("model", "cluster", "engine", "isl", "osl")
 _COLUMNS = (*_NAMES, *_WHOLE, *_SHARES, *MEASURED, "note")
 _MAX_BYTES = 1 << 20
+#: A measured time further from the prediction than this factor is in another unit, or of another load.
+MAX_RATIO = 100.0
 _MS = 1e3
 
 
@@ -196,7 +198,19 @@ def _point(number: int, row: dict[str, str], path: Path) -> ServedPoint:
         answer = infer(row["model"], row["cluster"], **settings)
     except InputError as error:
         raise SpecError(str(error), file=path, field=f"row {number}") from None
-    return ServedPoint(number, answer, measured)
+    point = ServedPoint(number, answer, measured)
+    _check_ratios(point, path)
+    return point
+
+
+def _check_ratios(point: ServedPoint, path: Path) -> None:
+    """Raise SpecError for a measured value that no server is as far from."""
+    for name, (measured, predicted) in point.compared(point.answer).items():
+        if not 1 / MAX_RATIO < measured / predicted < MAX_RATIO:
+            distance = f"more than {MAX_RATIO:.0f} times from the predicted {predicted:.3g}"
+            raise SpecError(
+                f"{measured:.6g} is {distance}: check its unit", file=path, field=f"row {point.row}, {name}"
+            )
 
 
 def _measured(text: str, number: int, name: str, path: Path) -> float:

@@ -14,7 +14,7 @@ import threading
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from trine.errors import InputError
 from trine.live.state import LiveRun
@@ -94,10 +94,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with the page, its files, or the status of the run."""
-        place = urlsplit(self.path)
-        query = parse_qs(place.query)
-        if not self._is_own_host():
+        place = self._place()
+        if place is None or not self._is_own_host():
             return
+        query = parse_qs(place.query)
         if place.path in _ASSETS and place.path != "/":  # the same for every run
             self._send(*_asset(place.path))
             return
@@ -113,14 +113,23 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Carry out a command."""
-        if not self._is_own_host() or not self._has_token(self.headers.get(TOKEN_HEADER, "")):
+        place = self._place()
+        if place is None or not self._is_own_host() or not self._has_token(self.headers.get(TOKEN_HEADER, "")):
             return
-        command = urlsplit(self.path).path.removeprefix("/")
+        command = place.path.removeprefix("/")
         if command not in COMMANDS:
             self._refuse(404, "no such command")
             return
         getattr(self.server.run, command)()
         self._send(b"{}", "application/json")
+
+    def _place(self) -> SplitResult | None:
+        """Return the parts of the requested address; None after refusing one that is malformed."""
+        try:
+            return urlsplit(self.path)
+        except ValueError:
+            self._refuse(400, "malformed address")
+            return None
 
     def _is_own_host(self) -> bool:
         if self.headers.get("Host", "") in self.server.hosts():

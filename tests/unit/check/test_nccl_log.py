@@ -421,9 +421,21 @@ def test_the_json_file_of_nccl_tests_is_read_as_what_it_prints(tmp_path: Path) -
     assert times_us(found) == ROWS
     assert (found.op, found.num_ranks, found.num_hosts, found.version) == ("all_reduce", 8, 1, "2.27.7")
     assert (found.gpu_names, found.environment) == (("NVIDIA H100 80GB HBM3",), {"ALGO": "Ring"})
-    run["results"] = [{"size": 8}]
-    with pytest.raises(InputError, match="no row of nccl-tests"):
-        read(tmp_path, json.dumps(run) + '"out_of_place"')
+    run["results"] = [{"size": 8, "out_of_place": None}]
+    with pytest.raises(InputError, match="lacks 'count'"):
+        read(tmp_path, json.dumps(run))
+    with pytest.raises(InputError, match=r"JSON output of nccl-tests is no complete JSON.*line 1"):
+        read(tmp_path, json.dumps(run)[:-3])
+
+
+def test_a_json_file_without_counts_of_threads_keeps_its_results(tmp_path: Path) -> None:
+    results = []
+    for size, first, _ in ROWS:
+        side = {"time": first, "alg_bw": size / first / 1e3, "bus_bw": size / first / 1e3 * 1.75, "nwrong": 0}
+        results.append({"size": size, "count": size // 4, "type": "float", "redop": "sum", "out_of_place": side})
+    found = read(tmp_path, json.dumps({"config": {"ngpus": 8}, "results": results}, indent=1))
+    assert times_us(found) == [(size, first, None) for size, first, _ in ROWS]
+    assert (found.op, found.num_ranks) == ("all_reduce", 8)
 
 
 def test_rccl_tests_name_their_library(tmp_path: Path) -> None:

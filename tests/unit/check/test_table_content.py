@@ -97,8 +97,9 @@ def test_a_constant_factor_between_time_and_algbw_is_a_unit(
     assert measure.algbw_bytes_per_s == pytest.approx(2**30 / 4190e-6, rel=2e-3)
 
 
-def test_megabytes_per_second_where_the_header_names_the_unit_of_time(tmp_path: Path) -> None:
-    head = "# (B) (elements) (us) (GB/s) (GB/s) (us) (GB/s) (GB/s)\n"
+@pytest.mark.parametrize("unit", ["GB/s", "MB/s", "MBps"])
+def test_megabytes_per_second_where_the_header_names_the_unit_of_time(tmp_path: Path, unit: str) -> None:
+    head = f"# (B) (elements) (us) ({unit}) ({unit}) (us) ({unit}) ({unit})\n"
     rows = [f"{s} {s // 4} float sum -1 {a} {s / a:.1f} {s / a * 1.75:.1f} 0" for s, a, _ in ROWS]
     found = read(tmp_path, head + "\n".join(rows))
     assert times_us(found) == [first for _, first, _ in ROWS]
@@ -211,6 +212,20 @@ def test_separators_of_thousands(tmp_path: Path, name: str, form: Callable[[int]
     assert [each.count for each in found.rows] == [size // 4 for size, _, _ in ROWS]
 
 
+@pytest.mark.parametrize("separator", ["  ", ";", " | "])
+def test_decimal_commas(tmp_path: Path, separator: str) -> None:
+    """Spreadsheets of many countries write 1.048.576 for a size and 26,62 for a time."""
+    lines = []
+    for size, first, second in ROWS:
+        cells = row(size, (first, second), "all_reduce", 8).split()
+        sizes = [f"{int(cell):,}".replace(",", ".") for cell in cells[:2]]
+        lines.append(separator.join([*sizes, *(cell.replace(".", ",") for cell in cells[2:])]))
+    found = read(tmp_path, "\n".join(lines))
+    assert [(each.size_bytes, each.count) for each in found.rows] == [(size, size // 4) for size, _, _ in ROWS]
+    assert times_us(found) == [first for _, first, _ in ROWS]
+    assert found.num_ranks == 8
+
+
 def test_a_comma_in_csv_separates_cells(tmp_path: Path) -> None:
     text = "\n".join(f"{s},{s // 4},float,sum,-1,{a},{s / a / 1e3:.3f},{s / a / 1e3 * 1.75:.3f},0" for s, a, _ in ROWS)
     found = read(tmp_path, "512,128,float,sum,-1,11.5,0.045,0.078,0\n" + text)
@@ -257,6 +272,14 @@ size(B) count type redop latency(us) min_lat(us) max_lat(us) algbw(GB/s) busbw(G
 def test_another_programs_table_is_refused_by_its_name(tmp_path: Path, program: str) -> None:
     with pytest.raises(InputError, match=program):
         read(tmp_path, FOREIGN[program])
+
+
+@pytest.mark.parametrize(
+    "head", ["bytes,elements,dtype,op,latency_us,algbw_gbps,busbw_gbps", "msg_size time alg_bandwidth bus_bandwidth"]
+)
+def test_a_renamed_header_is_refused_with_its_columns(tmp_path: Path, head: str) -> None:
+    with pytest.raises(InputError, match=head):
+        read(tmp_path, head + "\n1048576,262144,float,sum,26.62,39.39,68.93\n")
 
 
 def test_an_unknown_header_is_refused_with_its_columns(tmp_path: Path) -> None:

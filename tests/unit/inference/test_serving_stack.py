@@ -186,6 +186,8 @@ ROW = "llama-3-8b,dgx-h100,vllm,1,512,128,8,7,50"
         (HEADER, ROW + ",9", "row 2: has more cells than columns"),
         (HEADER, f"{ROW}\n{ROW.replace('vllm', 'sglang')}", "row 3, engine: sglang differs from vllm"),
         (HEADER, '"' + ROW, "is no CSV file"),
+        (HEADER, ROW.replace(",7,50", ",0.007,50"), "row 2, tpot_ms: 0.007 is more than 100 times from the predicted"),
+        (HEADER, ROW.replace(",7,50", ",7,1e13"), "row 2, ttft_ms: 1e+13 is more than 100 times from the predicted"),
     ],
 )
 def test_bad_files_are_one_line(tmp_path, header, row, message):

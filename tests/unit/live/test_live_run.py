@@ -6,8 +6,11 @@ import threading
 import time
 from contextlib import contextmanager
 from itertools import pairwise
+from urllib.parse import quote
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 import trine
 from trine.common.observer import observing
@@ -50,6 +53,38 @@ def test_a_wrong_token_gets_403(path, token):
     with serving() as (_, server):
         sent = None if token is None else token.encode().decode("latin-1")
         assert request(server, "GET", path, sent)[0] == 403
+
+
+@pytest.mark.parametrize("path", ["http://[/", "http://[::1/status", "http://a]b/live.js"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_malformed_address_gets_400_and_no_traceback(method, path, capfd):
+    with serving() as (_, server):
+        assert request(server, method, path, server.token)[0] == 400
+    assert capfd.readouterr().err == ""
+
+
+PARAMETERS = st.text(st.characters(codec="utf-8", exclude_characters="#"), max_size=30)
+
+
+def test_any_parameters_get_an_answer(capfd):
+    """Parameters of an address that a person or another program types: 200 with a number of a rank, or of none."""
+    with serving() as (_, server):
+
+        @settings(max_examples=150, deadline=None)
+        @given(PARAMETERS, PARAMETERS)
+        @example("rank", "9" * 30)
+        @example("rank", "١")
+        @example("rank", "%ff")
+        @example("rank", "-0")
+        def answers(name, value):
+            query = f"{quote(name, safe='%&=')}={quote(value, safe='%&=')}"
+            code, body = request(server, "GET", f"/status?token={server.token}&{query}")
+            assert code == 200
+            shown = json.loads(body)
+            assert (shown["state"], shown["done"]) == ("running", 0)
+
+        answers()
+    assert capfd.readouterr().err == ""
 
 
 def test_a_foreign_host_gets_403_also_with_the_token():

@@ -8,6 +8,7 @@ from trine.parallel.constraints import LayoutFacts
 from trine.parallel.plan import Plan
 from trine.search.plan import memory_of
 from trine.search.screened import MAX_MEMORY_LOW, ScreenedSearch
+from trine.search.search import form_of_layer
 from trine.search.space import Space
 from trine.search.worker import Outcome, PackedJob, SearchJob
 from trine.training.options import SimulateOptions
@@ -59,3 +60,12 @@ def test_one_layout_raises_others_by_a_limited_factor(search):
     before = search._needed(alone)
     search._learn_memory(alone, simulated(2 * before))
     assert search._needed(alone) == pytest.approx(MAX_MEMORY_LOW * before, rel=1e-6)
+
+
+def test_likely_time_of_a_calibrated_layout_is_the_screens_recurrence(search):
+    search, one, _ = search
+    costs = search._likely.of(form_of_layer(one))
+    stages = search.likely_stages(one, costs)
+    likely_ps = search._time_bound(one, costs)
+    assert likely_ps == search.screen.step_ps(one, search.micro_batches(one), costs, stages) > 0
+    assert search._time_bound(one, None) == 0
