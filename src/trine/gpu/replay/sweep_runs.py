@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from threading import Event, Lock
+from threading import Event, Lock, get_ident
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from trine.common._version import __version__
 from trine.common.inputs import read_at_most
-from trine.common.observer import ignore, observing
+from trine.common.observer import Control, current_observer, ignore, observing
 from trine.common.units import PS_PER_S, format_time
 from trine.errors import InputError, SpecError
 from trine.gpu.collective.durations import hash_of_sources
@@ -291,6 +291,7 @@ class Runs:
     _groups: dict[int, dict[int, Prepared]] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
     _stop: Event = field(default_factory=Event)
+    _control: Control | None = None
 
     def __post_init__(self) -> None:
         self.rows = [[] for _ in self.workloads]
@@ -307,6 +308,7 @@ class Runs:
     def run(self, jobs: int) -> None:
         """Run all workloads, ``jobs`` at a time, until Ctrl-C. Raises the error of the first failed workload."""
         numbers = range(len(self.workloads))
+        self._control = current_observer().control
         if min(jobs, len(numbers)) == 1:
             for number in numbers:
                 self._run(number)
@@ -333,7 +335,9 @@ class Runs:
         prepared = Prepared(options)
         key = "" if self.journal is None else workload_key(options, prepared.work)
         for wakeup in self.wakeups:
+            self._tell(f"workload {number + 1} of {len(self.workloads)}")
             row = self._row(prepared, wakeup, key)
+            self._tell("")
             self.rows[number].append(row)
             with self._lock:
                 self.done += weight(options)
@@ -345,6 +349,11 @@ class Runs:
             is_whole = len(group) == self.ways
         if is_whole:
             self._fit(number // self.ways, self._groups.pop(number // self.ways))
+
+    def _tell(self, what: str) -> None:
+        """Tell the live page what this thread does."""
+        if self._control is not None:
+            self._control.work(get_ident(), what)
 
     def _row(self, prepared: Prepared, wakeup: Wakeup, workload: str) -> dict[str, Any]:
         """Return a run's row from the journal, or run it now."""
