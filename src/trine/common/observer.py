@@ -38,6 +38,12 @@ class Control(Protocol):
     def stage(self, sentence: str) -> None:
         """Take the name of the stage that begins."""
 
+    def work(self, worker: int, what: str) -> None:
+        """Take what a worker (a process or a thread, by its number) does from now on; "": it waits for work."""
+
+    def end_of_work(self) -> None:
+        """Forget all workers: they have ended."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observer:

@@ -12,6 +12,9 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from threading import Event
 from typing import Any
 
+from trine.common.observer import current_observer
+from trine.common.work_reports import reporting_pool
+
 
 def num_cpus() -> int:
     """Return the number of CPUs that this process may use."""
@@ -25,10 +28,13 @@ def process_pool(
 
     Python runs the caller's script again in each new process. Without ``if __name__ == "__main__"`` it would call
     trine there once more, and fail; a script on stdin cannot be run again. So the workers here do not run it, unless
-    they need it.
+    they need it. If a live page shows the run, the workers report what they do.
     """
     context = multiprocessing.get_context("spawn") if needs_script else _WithoutScript()
+    control = current_observer().control
     with _safe_path():  # its locks start a process too: multiprocessing's resource tracker
+        if control is not None:
+            return reporting_pool(control, context, count, initializer)
         return ProcessPoolExecutor(count, mp_context=context, initializer=initializer)
 
 

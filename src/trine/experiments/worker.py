@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from trine.common.observer import unobserved
 from trine.common.plugins import load_target
 from trine.common.spec import parse_json
+from trine.common.work_reports import doing
 from trine.errors import InputError, StorageError, TrineError, one_line
 from trine.experiments.fields import with_changed_files
 from trine.experiments.journal import Entry, WorkerJournal, lines_of
@@ -132,14 +133,21 @@ def answer_task(task: Task) -> list[Entry]:
             raise RuntimeError("the driver has the answer, or has been restarted")  # nobody waits for this call
         entry = known.get(point)
         if entry is None:
-            entry = answer(spec, point, spec.fields_of(point) if chosen is None else chosen, Path(task.directory),
-                           task.question)  # fmt: skip
+            fields = spec.fields_of(point) if chosen is None else chosen
+            with doing(point_words(point, fields)):
+                entry = answer(spec, point, fields, Path(task.directory), task.question)
             if journal is not None:
                 journal.append(entry)
         entries.append({**entry, "is_written": journal is not None})
     if journal is not None:
         journal.sync()
     return entries
+
+
+def point_words(point: int, fields: Settings) -> str:
+    """Return the number of a point and its fields, for the live page."""
+    values = ", ".join(f"{name} {value}" for name, value in fields.items())
+    return f"point {point + 1}: {values}" if values else f"point {point + 1}"
 
 
 def _claimed(task: Task, journal: WorkerJournal, size: int) -> dict[int, Entry]:

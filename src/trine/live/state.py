@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 from trine.common.observer import View
 
@@ -25,6 +25,14 @@ WAIT_S = 0.1
 #: Seconds over which rates are measured.
 WINDOW_S = 5.0
 MAX_STAGES = 100
+
+
+class Worker(NamedTuple):
+    """What a worker process or thread does, "" if it waits; since when (s); and the pieces of work it has done."""
+
+    what: str
+    since: float
+    done: int
 
 
 class LiveRun:
@@ -45,6 +53,7 @@ class LiveRun:
         self._view: dict[str, Any] = {}
         self._viewed = 0.0
         self._needs_view = False
+        self._workers: dict[int, Worker] = {}
 
     # The simulation's side ------------------------------------------------------------------------------------------
 
@@ -87,6 +96,18 @@ class LiveRun:
         with self._lock:
             self._stages.append(sentence)
             self._history.clear()
+
+    def work(self, worker: int, what: str) -> None:
+        """Take what a worker does from now on; "": it waits for work."""
+        with self._lock:
+            before = self._workers.get(worker)
+            done = 0 if before is None else before.done + (not what)
+            self._workers[worker] = Worker(what, time.monotonic(), done)
+
+    def end_of_work(self) -> None:
+        """Forget all workers."""
+        with self._lock:
+            self._workers.clear()
 
     def finish(self) -> None:
         """Tell the page that the run has ended; if one is open, wait until it has asked once more."""
@@ -140,8 +161,16 @@ class LiveRun:
                 "stages": list(self._stages),
                 "events_per_s": rates[0],
                 "simulated_ps_per_s": rates[1],
+                "workers": self._worker_rows(now),
                 "view": self._view,
             }
+
+    def _worker_rows(self, now: float) -> list[dict[str, Any]]:
+        rows = []
+        for number, worker in self._workers.items():
+            since_s = now - worker.since
+            rows.append({"worker": number, "what": worker.what, "since_s": since_s, "done": worker.done})
+        return rows
 
     def _state(self) -> str:
         if self._is_finished:

@@ -495,6 +495,16 @@ class RankWork:
             cached = self._durations[key] = (-(-answer[0] // min(at_once, pieces)), answer[1])
         return cached[0]
 
+    def split(self, op: Operator, batch: int, share: Fraction = WHOLE) -> Split:
+        """Return the sizes at which an operator runs on one rank. share: of the optimizer step."""
+        divided = self._facts.split_of(op)
+        key = share if op.phase == OPTIMIZER else None, id(divided), is_expert(op), is_attention(op), batch
+        split = self._splits.get(key)
+        if split is None:
+            partition = self._facts.token_partition
+            split = self._splits[key] = partition.split(op, batch, share, divided, self.load)
+        return split
+
     def _duration(
         self, model: ComputeModel, op: Operator, batch: int, share: Fraction, part: str, pieces: Fraction = WHOLE
     ) -> tuple[int, str]:
@@ -514,10 +524,7 @@ class RankWork:
     ) -> tuple[int, str]:  # fmt: skip
         """Return the time and the evidence of an operator that ``divided`` splits."""
         facts, partition = self._facts, self._facts.token_partition
-        key = share if op.phase == OPTIMIZER else None, id(divided), is_expert(op), is_attention(op), batch
-        split = self._splits.get(key)
-        if split is None:
-            split = self._splits[key] = partition.split(op, batch, share, divided, self.load)
+        split = self.split(op, batch, share)
         if pieces > 1:
             split = replace(split, tokens=split.tokens / pieces)
         answer = model.duration(op, split)

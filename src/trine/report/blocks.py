@@ -181,7 +181,10 @@ class ChartPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Points:
-    """A chart of points and lines. x_limit, y_limit: values marked by a line across the chart."""
+    """A chart of points and lines. x_limit, y_limit: values marked by a line across the chart.
+
+    legend: (name, colour) of the points' colours.
+    """
 
     KIND: ClassVar[str] = "points"
     title: str
@@ -192,6 +195,7 @@ class Points:
     x_limit: float | None = None
     y_limit: float | None = None
     limit_name: str = ""
+    legend: tuple[tuple[str, str], ...] = ()
     note: str = ""
 
 

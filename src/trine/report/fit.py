@@ -17,7 +17,15 @@ _IDLE = {"bubble": "bubble", "launch": "launch", "input_copy": "input", "offload
 
 def fit_section(document: Document, run: RunBlocks) -> PageSection:
     """Return the section: breakdown of the slowest rank, memory of the fullest rank."""
-    blocks: list[Block] = [_breakdown(document)]
+    blocks = (_breakdown(document), *memory_blocks(document, run))
+    return PageSection(
+        key="fit", question="How long, and does it fit?", answer=_where_time_goes(document), blocks=blocks
+    )
+
+
+def memory_blocks(document: Document, run: RunBlocks) -> tuple[Block, ...]:
+    """Return the memory of the fullest rank at its peak and over time, and of all ranks."""
+    blocks: list[Block] = []
     memory = fullest_memory(document)
     if memory:
         blocks.append(_memory_peak(document, memory))
@@ -25,9 +33,7 @@ def fit_section(document: Document, run: RunBlocks) -> PageSection:
         blocks.append(run.memory)
     if len(rows(document, "memory")) > 1:
         blocks.append(_memory_table(document))
-    return PageSection(
-        key="fit", question="How long, and does it fit?", answer=_where_time_goes(document), blocks=tuple(blocks)
-    )
+    return tuple(blocks)
 
 
 def _where_time_goes(document: Document) -> str:

@@ -1,12 +1,14 @@
-"""Blocks that need a run itself: its timeline, memory over time and traffic over time."""
+"""Blocks that need a run itself: its timeline, memory over time, traffic over time and roofline."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
-from trine.report.blocks import Block
+from trine.report.blocks import Block, Choice
 from trine.report.memory import memory_over_time
+from trine.report.memory_modules import memory_by_module
+from trine.report.roofline import roofline
 from trine.report.timeline import timeline
 from trine.report.traffic import traffic_over_time
 from trine.results.run import TaskRun
@@ -19,6 +21,7 @@ class RunBlocks:
     timeline: Block | None = None
     memory: Block | None = None
     traffic: Block | None = None
+    roofline: Block | None = None
 
 
 NO_RUN = RunBlocks()
@@ -34,4 +37,17 @@ class HasRunBlocks(Protocol):
 
 def blocks_of_run(run: TaskRun) -> RunBlocks:
     """Return the blocks of a run."""
-    return RunBlocks(timeline=timeline(run), memory=memory_over_time(run), traffic=traffic_over_time(run))
+    work = None if run.operator_work is None else run.operator_work()
+    return RunBlocks(
+        timeline=timeline(run), memory=_memory(run), traffic=traffic_over_time(run), roofline=roofline(work)
+    )
+
+
+def _memory(run: TaskRun) -> Block | None:
+    """Return the memory over time, by kind and by module."""
+    by_kind, by_module = memory_over_time(run), memory_by_module(run)
+    if by_kind is None or by_module is None:
+        return by_kind
+    title = by_kind.title
+    views = ("By kind", replace(by_kind, title="")), ("By module", replace(by_module, title=""))
+    return Choice(title=title, options=views)

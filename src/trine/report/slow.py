@@ -23,6 +23,8 @@ def slow_section(document: Document, run: RunBlocks) -> PageSection:
     views = share_views(document)
     if views:
         blocks.append(Choice(title="Time by rank, stage, layer and operator", options=views))
+    if run.roofline is not None:
+        blocks.append(run.roofline)
     if run.timeline is None:
         blocks.append(Text(lines=("The timeline is in reports that the run itself writes: add --report FILE to it.",)))
     return PageSection(key="slow", question="Why so slow?", answer=_bottleneck(document), blocks=tuple(blocks))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trine.common.units import format_time
 from trine.errors import InputError
 from trine.results import frames, headline, summary
+from trine.results.drawn import DrawnLinks, DrawnTimeline, MemoryField, view
 from trine.results.kineto import write_kineto
 from trine.results.records import record_table
 from trine.results.report import Report, Row, Table, Timeline
@@ -25,6 +26,7 @@ class Result(TaskRun, Report):
     """Result of a run. Times describe its last step; with several steps, the steady state."""
 
     SCHEMA: ClassVar[str] = "result"
+    memory = MemoryField()
 
     def rank(self, rank: int) -> Result:
         """Return a result that shows only this rank, which may be any rank of the job.
@@ -129,7 +131,13 @@ class Result(TaskRun, Report):
         excerpt = self.excerpt
         table = record_table(self.graph, excerpt.records, self.wait_reasons)
         table = table._replace(columns={**table.columns, **self.shown_columns})
-        return Timeline(timeline.packets(self.graph, table, excerpt.memory_timeline, self.left_out_words))
+        packets = timeline.packets(self.graph, table, excerpt.memory_timeline, self.left_out_words)
+        return DrawnTimeline.of(packets, (), self)
+
+    @property
+    def links(self) -> DrawnLinks:
+        """Bytes and utilisation of each link in the step; a call draws them in a notebook."""
+        return DrawnLinks.of(self.link_uses, partial(view, self, "links"))
 
     def to_kineto(self, folder: str | Path) -> None:
         """Write a trace of each rank, in the form of the PyTorch profiler's, into a folder.

@@ -21,6 +21,7 @@ from trine.results import energy as energy_use
 from trine.results import memory as memory_use
 from trine.results.columns import column
 from trine.results.host_memory import HostMemory
+from trine.results.operator_work import OperatorWork
 from trine.results.record_table import RecordTable
 from trine.results.records import Ends, record_table
 from trine.results.repeats import RepeatedSteps, Repeats, grows, repeated_changes, repeated_memory
@@ -116,6 +117,7 @@ class TaskRun:
     memory_facts: memory settings besides the tensors. host_memory: offloaded data on the fullest host. repeats: windows
     that stand for a longer run; records are then stretched. repeated_steps: the window that stands for further steps;
     records and :attr:`window` have simulated steps only. inputs: the resolved inputs of the run, plain data by group.
+    operator_work: computes FLOPs and bytes of the operators; None: not known.
     """
 
     graph: TaskGraph
@@ -140,6 +142,7 @@ class TaskRun:
     repeats: Repeats | None = None
     repeated_steps: RepeatedSteps | None = None
     inputs: Mapping[str, object] = field(default_factory=dict)
+    operator_work: Callable[[], OperatorWork | None] | None = None
 
     def __post_init__(self) -> None:
         for name in ("memory_capacity_bytes", "power_w", "gpu_models"):
@@ -374,8 +377,13 @@ class TaskRun:
             totals = self.scope.totals
         return traffic.collective_uses(self.graph, self.records, self.window, totals, self.weights)
 
-    @cached_property
+    @property
     def links(self) -> tuple[traffic.LinkUse, ...]:
+        """The same as :attr:`link_uses`."""
+        return self.link_uses
+
+    @cached_property
+    def link_uses(self) -> tuple[traffic.LinkUse, ...]:
         """Bytes and utilisation of each link in the step; a folded run has one row per group of equal links."""
         if self.scope is not None and self.scope.links is not None:
             return self.scope.links
@@ -385,11 +393,13 @@ class TaskRun:
     @cached_property
     def memory_timeline(self) -> memory_use.MemoryTimeline | None:
         """Memory of each rank over time; None if the run has no memory events."""
-        if self.memory is None:
-            return None
-        changes = self.memory, self._step_records
+        return None if self.memory is None else self.timeline_of(self.memory)
+
+    def timeline_of(self, memory: MemoryEvents) -> memory_use.MemoryTimeline:
+        """Return the memory over time that ``memory`` makes; its tasks are those of this run."""
+        changes = memory, self._step_records
         if self.repeats is not None and self._memory_grows:
-            changes = repeated_changes(self.memory, self.repeats.unstretched(self.records), self.repeats)
+            changes = repeated_changes(memory, self.repeats.unstretched(self.records), self.repeats)
         timeline, steps = memory_use.memory_timeline(*changes), self.repeated_steps
         if steps is None:
             return timeline

@@ -14,12 +14,14 @@ import numpy as np
 
 from trine.common._jit import without_collector
 from trine.common.observer import unobserved
+from trine.common.work_reports import doing
 from trine.compute.spread import MAX_SPREAD, slowest_of
 from trine.errors import InputError
 from trine.graph.grid import RankGrid
 from trine.parallel.plan import Plan
 from trine.parallel.schedules import known_order
 from trine.search.pass_times import EndPasses, end_passes
+from trine.search.words import plan_words
 
 if TYPE_CHECKING:
     from trine.results import Result
@@ -139,7 +141,8 @@ def simulate_few_layers(
     ranks = plan.num_ranks // plan.pp * sample.pp
     options = replace(job.options, clocks=clocks, fold="ranks", gpu_spread=_spread_of(job, ranks))
     try:
-        with without_collector(), unobserved(), showing_few(), times_only():
+        what = f"few layers of {plan_words(plan)}"
+        with doing(what), without_collector(), unobserved(), showing_few(), times_only():
             for count in sample.micro_batches[: 1 if knows_passes else 2]:
                 small = replace(plan, pp=sample.pp, virtual_stages=sample.virtual_stages,
                                 batch=count * plan.micro_batch, **_placement(chunks))  # fmt: skip

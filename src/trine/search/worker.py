@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 from trine.common._jit import without_collector
 from trine.common.observer import unobserved
 from trine.common.units import PS_PER_S
+from trine.common.work_reports import doing
 from trine.errors import InputError
 from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
 from trine.results.headline import ends_ps, mfu
 from trine.search.probe import LayerCosts, Probe, with_layers
+from trine.search.words import plan_words
 from trine.training.options import SimulateOptions
 
 if TYPE_CHECKING:
@@ -117,6 +119,11 @@ _JOBS: dict[str, SearchJob] = {}
 
 def probe_all(packed: PackedJob, plans: list[Plan]) -> list[LayerCosts | None]:
     """Return the costs of a layer under each plan; None for a plan that cannot be built."""
+    with doing(f"bounds of {len(plans)} form{'s' if len(plans) > 1 else ''} of layouts"):
+        return _probe_each(packed, plans)
+
+
+def _probe_each(packed: PackedJob, plans: list[Plan]) -> list[LayerCosts | None]:
     probe = packed.job().probe
     costs: list[LayerCosts | None] = []
     for plan in plans:
@@ -137,7 +144,7 @@ def simulate_layout(packed: PackedJob, plan: Plan) -> Outcome:
 
     job = packed.job()
     try:
-        with without_collector(), unobserved(), showing_few():
+        with doing(f"layout {plan_words(plan)}"), without_collector(), unobserved(), showing_few():
             return outcome_of(simulate(job.workload, plan, options=job.options))
     except InputError as error:
         return Outcome(refused=str(error))

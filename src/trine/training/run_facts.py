@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from trine.common.evidence import Evidence
 from trine.results.headline import Band, StepWork
 from trine.results.host_memory import HostMemory
 from trine.results.memory import MemoryFacts
+from trine.results.operator_work import OperatorWork
 from trine.results.repeats import RepeatedSteps, Repeats
 from trine.results.run import Simulator
 
@@ -29,3 +30,4 @@ class RunFacts:
     repeats: Repeats | None
     repeated_steps: RepeatedSteps | None
     inputs: Mapping[str, object]
+    operator_work: Callable[[], OperatorWork | None] | None

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from threading import Event, Lock
+from threading import Event, Lock, get_ident
 from typing import Any, NamedTuple
 
-from trine.common.observer import ignore, observing
+from trine.common.observer import Control, current_observer, ignore, observing
 from trine.common.units import PS_PER_S
 from trine.experiments.spec import ExperimentSpec, Settings
 from trine.gpu.model.options import MWAIT, SPIN
@@ -68,8 +68,10 @@ class SweepRuns:
     _point_of: dict[tuple[Any, ...], int] = field(default_factory=dict)
     _workloads: dict[int, _Workload] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
+    _control: Control | None = None
 
     def __post_init__(self) -> None:
+        self._control = current_observer().control  # threads that answer points have no observer
         for point in range(self.spec.size):
             self._point_of[tuple(self.spec.fields_of(point).values())] = point
 
@@ -160,8 +162,16 @@ class SweepRuns:
         return fit(self._name_of(group), times, spin_reads, expected, mwait_reads, both_reads)
 
     def _row(self, point: int) -> Row:
+        self._tell(f"run {point + 1} of {self.spec.size}")
         prepared = self._prepared(point)
-        return row_of(self._result(prepared, self.spec.fields_of(point).get("wakeup")))
+        row = row_of(self._result(prepared, self.spec.fields_of(point).get("wakeup")))
+        self._tell("")
+        return row
+
+    def _tell(self, what: str) -> None:
+        """Tell the live page what this thread does."""
+        if self._control is not None:
+            self._control.work(get_ident(), what)
 
     def _prepared(self, point: int) -> Prepared:
         """Return the point's workload, prepared by the first thread that needs it."""

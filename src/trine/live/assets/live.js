@@ -85,6 +85,9 @@
     byId("resume").disabled = byId("step").disabled = status.state !== "paused";
     byId("stop").disabled = !["running", "paused"].includes(status.state);
     facts(status);
+    fill("workers", table([["process", "number"], ["does"], ["for", "number"], ["done", "number"]],
+      status.workers.map((each) => [String(each.worker), each.what || "waits for work", seconds(each.since_s),
+        count(each.done)])), status.workers.length > 0);
     const links = view.links || [];
     fill("links", table([["link"], ["in use", "number"], ["transfers", "number"]],
       links.map((each) => [each.name, `${(100 * each.share).toFixed(1)} %`, count(each.transfers)]),

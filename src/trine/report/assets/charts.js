@@ -169,12 +169,21 @@ function axisScale(axis, low, high, from, to) {
 /** Return the texts of an axis's labels in one unit. */
 function tickTexts(axis, labels) {
   if (axis.labels?.length === labels.length) return { texts: axis.labels.map((label) => short(label, 18)), words: "" };
-  if (axis.log) return { texts: labels.map((label) => show(label, axis.unit, 3)), words: "" };
+  if (axis.log) return logTexts(axis.unit, labels);
   const largest = Math.max(...labels.map(Math.abs));
   const [factor, words] = scaleOf(largest, axis.unit);
   const step = labels.length > 1 ? Math.abs(labels[1] - labels[0]) / factor : 1;
   const decimals = step >= 1 ? 0 : Math.min(6, Math.ceil(-Math.log10(step) - 1e-9));
   return { texts: labels.map((label) => withDecimals(label / factor, decimals)), words };
+}
+
+/** Return the texts of a logarithmic axis's labels: each with its unit if all are short, else in the middle one's. */
+function logTexts(unit, labels) {
+  const texts = labels.map((label) => show(label, unit, 3));
+  if (texts.every((text) => text.length <= 9)) return { texts, words: "" };
+  const [factor, words] = scaleOf(labels[Math.floor(labels.length / 2)], unit);
+  const plain = (value) => Number((value / factor).toPrecision(3)).toLocaleString("en-US", { maximumFractionDigits: 6 });
+  return { texts: labels.map(plain), words };
 }
 
 /** Draw both axes with their grid into an SVG element. */

@@ -17,7 +17,8 @@ function pointsBlock(block) {
   const reading = make("p", { class: "reading", role: "status",
     text: block.points.length ? "Select a point to read it." : "" });
   drawPoints(svg, block, x, y, reading);
-  return figure(block, scrolling(svg, block.title), reading);
+  const names = block.legend.map(([name, role]) => [name, 1, role]);
+  return figure(block, names.length ? legend(names) : null, scrolling(svg, block.title || block.y_axis.title), reading);
 }
 
 /** Return the ends of an axis around values, with a margin; an axis that starts near zero starts at zero. */
