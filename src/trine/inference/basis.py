@@ -17,6 +17,8 @@ NOT_MODELLED = (
     "rebalancing of experts, and offloading of the KV cache",
 )
 
+_TOKENISES = {"together": "all waiting prompts at once", "one-by-one": "one prompt after the other"}
+
 
 def evidence_of(deployment: Deployment, timer: StepTimer) -> tuple[Evidence, ...]:
     """Return the evidence of each kind of time, the surest first within an answer."""
@@ -49,7 +51,12 @@ def notes_of(job: ServingJob, deployment: Deployment, limits: Limits) -> tuple[s
                 else "are equal, which keeps them in step"
             )
         )
-        found.append(f"{engine.front_end_us / 1e3:g} ms of HTTP and tokenisation per request")
+        found.append(
+            f"{engine.front_end_us / 1e3:g} ms of HTTP per request, and {engine.tokenise_us:g} us to tokenise a token of "
+            f"its prompt, {_TOKENISES[engine.tokenises]}"
+        )
+        if job.poll_steps > 1:
+            found.append(f"the scheduler looks at new requests every {job.poll_steps:,} decode steps")
     if job.phase == "decode":
         found.append("the KV cache of a prompt arrives while other requests decode; its transfer is not in TPOT")
     if engine.batching == "whole-prompts":
