@@ -13,7 +13,6 @@ NOT_MODELLED = (
     "arrivals at a rate, and their queues (the clients keep a fixed number of requests in flight)",
     "eviction from the prefix cache, and preemption of running requests",
     "padding of batches to the sizes of CUDA graphs",
-    "bubbles of a pipeline (its stages are taken as equally long and always busy)",
     "rebalancing of experts, and offloading of the KV cache",
 )
 
@@ -52,8 +51,8 @@ def notes_of(job: ServingJob, deployment: Deployment, limits: Limits) -> tuple[s
             )
         )
         found.append(
-            f"{engine.front_end_us / 1e3:g} ms of HTTP per request, and {engine.tokenise_us:g} us to tokenise a token of "
-            f"its prompt, {_TOKENISES[engine.tokenises]}"
+            f"{engine.front_end_us / 1e3:g} ms of HTTP per request, and {engine.tokenise_us:g} us to tokenise each "
+            f"token of its prompt, {_TOKENISES[engine.tokenises]}"
         )
         if job.poll_steps > 1:
             found.append(f"the scheduler looks at new requests every {job.poll_steps:,} decode steps")

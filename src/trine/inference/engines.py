@@ -34,9 +34,9 @@ class EngineProfile(Spec):
     in it; host: ``overlapped`` with the GPU's step (the longer one counts) or ``exposed`` (both count). exposed_us,
     exposed_sequence_us: the same times of work that nothing hides. launch_us: CPU time of a kernel launch without a
     graph. front_end_us: HTTP and the first answer of a request; tokenise_us: time to tokenise a token of its prompt;
-    tokenises: prompts that arrive at the same time ``together`` on several threads, or ``one-by-one``. all_reduce: the engine's kernel; custom_all_reduce_bytes:
-    its largest message by number of GPUs, above which NCCL runs. exchange: of tokens between attention replicas and
-    experts.
+    tokenises: prompts that arrive at the same time ``together`` on several threads, or ``one-by-one``. all_reduce: the
+    engine's kernel; custom_all_reduce_bytes: its largest message by number of GPUs, above which NCCL runs. exchange: of
+    tokens between attention replicas and experts.
     """
 
     name: str
