@@ -30,11 +30,27 @@ class LinearTimer:
 
 def plain_loop(batching: str, load: ClientLoad) -> tuple[float, float, float]:
     """Return mean TTFT, TPOT and latency of the clients' requests, step by step."""
-    timer, now = LinearTimer(), 0.0
-    waiting = [{"start": 0.0, "left": load.prompt} for _ in range(load.clients)]
+    timer, now, front_end_free, polls = LinearTimer(), 0.0, 0.0, load.poll_steps
+    waiting: list[dict] = []
+    coming: list[dict] = []
     running: list[dict] = []
+
+    def send() -> None:
+        nonlocal front_end_free
+        front_end_free = max(front_end_free, now) + load.tokenise_us
+        coming.append({"start": now, "ready": front_end_free, "left": load.prompt})
+
+    for _ in range(load.clients):
+        send()
     done: list[tuple[float, float, float]] = []
     while len(done) < 3 * load.clients:
+        is_idle = not running and not waiting
+        if is_idle:
+            now = max(now, coming[0]["ready"])
+        if is_idle or polls >= load.poll_steps:
+            polls = 0
+            while coming and coming[0]["ready"] <= now:
+                waiting.append(coming.pop(0))
         decodes = len(running) if batching != "prefill-first" else 0
         budget = load.budget - decodes
         chunks, complete = [], []
@@ -53,6 +69,7 @@ def plain_loop(batching: str, load: ClientLoad) -> tuple[float, float, float]:
         if not chunks:
             decodes = len(running)
         context = sum(request["cached"] for request in running) if decodes else 0.0
+        polls = load.poll_steps if chunks else polls + 1
         now += 100 + 2 * decodes + 0.001 * context + 0.1 * sum(chunks)
         for request in list(running) if decodes else []:
             request["cached"] += 1
@@ -60,7 +77,7 @@ def plain_loop(batching: str, load: ClientLoad) -> tuple[float, float, float]:
             if request["made"] == load.output:
                 running.remove(request)
                 done.append((request["first"] - request["start"], now - request["start"], 0.0))
-                waiting.append({"start": now, "left": load.prompt})
+                send()
         for request in complete:
             running.append({**request, "first": now, "made": 1, "cached": load.prompt})
     assert isinstance(timer, LinearTimer)
@@ -79,14 +96,25 @@ def plain_loop(batching: str, load: ClientLoad) -> tuple[float, float, float]:
     ("clients", "prompt", "output", "budget"),
     [(1, 100, 10, 64), (4, 100, 10, 1000), (7, 300, 50, 512), (16, 64, 20, 128), (5, 1000, 33, 256)],
 )
-def test_jumps_change_nothing(engine, clients, prompt, output, budget):
+@pytest.mark.parametrize(("tokenise_us", "poll_steps"), [(0.0, 1), (130.0, 1), (0.0, 7), (75.0, 10)])
+def test_jumps_change_nothing(engine, clients, prompt, output, budget, tokenise_us, poll_steps):
     profile = load_engine(engine)
-    load = ClientLoad(clients=clients, prompt=prompt, cached=0, output=output, budget=budget, running=clients)
+    load = ClientLoad(
+        clients=clients, prompt=prompt, cached=0, output=output, budget=budget, running=clients,
+        tokenise_us=tokenise_us, poll_steps=poll_steps,
+    )  # fmt: skip
     found = ClosedLoop(LinearTimer(), profile, load).run()
     ttft, tpot, latency = plain_loop(profile.batching, load)
     assert found.ttft_us == pytest.approx(ttft, rel=1e-9)
     assert found.tpot_us == pytest.approx(tpot, rel=1e-9)
     assert found.end_to_end_us == pytest.approx(latency, rel=1e-9)
+
+
+def test_a_scheduler_that_looks_rarely_delays_new_requests_alone():
+    """One client: its request waits for the front end; a scheduler without work looks at once."""
+    load = ClientLoad(clients=1, prompt=100, cached=0, output=10, budget=100, running=1, tokenise_us=50, poll_steps=9)
+    found = ClosedLoop(LinearTimer(), load_engine("sglang"), load).run()
+    assert found.ttft_us == pytest.approx(50 + 100 + 0.1 * 100)
 
 
 def test_lengths_that_differ_keep_the_mean_latency_near():

@@ -10,7 +10,7 @@ from trine.inference import screen
 from trine.inference.job import ServingJob
 from trine.inference.numbers import ServingNumbers, StepPart
 from trine.inference.ranges import Estimate
-from trine.results.report import Report, Row, Table
+from trine.results.report import Report, Row, Table, Timeline
 
 __all__ = ["Estimate", "ServingAnswer", "StepPart"]
 
@@ -49,6 +49,15 @@ class ServingAnswer(ServingNumbers, Report):
         found["notes"] = list(self.notes)
         found["not_modelled"] = list(self.not_modelled)
         return found
+
+    def timeline(self) -> Timeline:
+        """Return a decode step, the first chunk of a prompt, and a mixed step if the engine has them, kernel by kernel.
+
+        Times are without the correction of a stack.
+        """
+        from trine.inference.answer_steps import step_timeline
+
+        return step_timeline(self.job, self.running)
 
     def record(self) -> Row:
         """Return one flat row: the plain numbers, and the middle of each estimate."""

@@ -13,9 +13,10 @@ NOT_MODELLED = (
     "arrivals at a rate, and their queues (the clients keep a fixed number of requests in flight)",
     "eviction from the prefix cache, and preemption of running requests",
     "padding of batches to the sizes of CUDA graphs",
-    "bubbles of a pipeline (its stages are taken as equally long and always busy)",
     "rebalancing of experts, and offloading of the KV cache",
 )
+
+_TOKENISES = {"together": "all waiting prompts at once", "one-by-one": "one prompt after the other"}
 
 
 def evidence_of(deployment: Deployment, timer: StepTimer) -> tuple[Evidence, ...]:
@@ -49,7 +50,12 @@ def notes_of(job: ServingJob, deployment: Deployment, limits: Limits) -> tuple[s
                 else "are equal, which keeps them in step"
             )
         )
-        found.append(f"{engine.front_end_us / 1e3:g} ms of HTTP and tokenisation per request")
+        found.append(
+            f"{engine.front_end_us / 1e3:g} ms of HTTP per request, and {engine.tokenise_us:g} us to tokenise each "
+            f"token of its prompt, {_TOKENISES[engine.tokenises]}"
+        )
+        if job.poll_steps > 1:
+            found.append(f"the scheduler looks at new requests every {job.poll_steps:,} decode steps")
     if job.phase == "decode":
         found.append("the KV cache of a prompt arrives while other requests decode; its transfer is not in TPOT")
     if engine.batching == "whole-prompts":

@@ -33,9 +33,10 @@ class EngineProfile(Spec):
     graph_batch: largest batch that CUDA graphs replay. host_us, sequence_us: CPU time of a step, and of each sequence
     in it; host: ``overlapped`` with the GPU's step (the longer one counts) or ``exposed`` (both count). exposed_us,
     exposed_sequence_us: the same times of work that nothing hides. launch_us: CPU time of a kernel launch without a
-    graph. front_end_us: HTTP and tokenisation of a request. all_reduce: the engine's kernel; custom_all_reduce_bytes:
-    its largest message by number of GPUs, above which NCCL runs. exchange: of tokens between attention replicas and
-    experts.
+    graph. front_end_us: HTTP and the first answer of a request; tokenise_us: time to tokenise a token of its prompt;
+    tokenises: prompts that arrive at the same time ``together`` on several threads, or ``one-by-one``. all_reduce: the
+    engine's kernel; custom_all_reduce_bytes: its largest message by number of GPUs, above which NCCL runs. exchange: of
+    tokens between attention replicas and experts.
     """
 
     name: str
@@ -62,6 +63,8 @@ class EngineProfile(Spec):
     exposed_sequence_us: Microseconds = 0.0
     launch_us: Microseconds
     front_end_us: Microseconds
+    tokenise_us: Microseconds
+    tokenises: Literal["together", "one-by-one"]
     all_reduce: Literal["vllm", "trtllm"]
     custom_all_reduce_bytes: dict[int, int]
     exchange: Literal["gather", "one-sided"] = "gather"

@@ -81,6 +81,7 @@ class ServingJob:
     memory_fraction: share of the GPU's memory that the engine uses, None for its default.
     length_spread: largest deviation of a prompt's and an output's length from the mean, as a share of it (0: all are
     equal); lengths are uniform between.
+    poll_steps: decode steps between two looks of the scheduler at new requests (SGLang's scheduler-recv-interval).
     """
 
     model: Architecture | str
@@ -101,3 +102,4 @@ class ServingJob:
     max_sequences: Tokens | None = None
     memory_fraction: Annotated[float | None, Field(gt=0, le=1)] = None
     length_spread: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    poll_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 1

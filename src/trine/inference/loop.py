@@ -27,7 +27,9 @@ class ClientLoad:
     """Requests of one replica. prompt: tokens that are not in the prefix cache; cached: those that are.
 
     budget, running: limits of a step. tokens_per_step: of one sequence, above 1 with speculation; drafts: of a step.
-    spread: largest deviation of a length from the mean, as a share of it; lengths are uniform between.
+    spread: largest deviation of a length from the mean, as a share of it; lengths are uniform between. tokenise_us:
+    time of a whole prompt in the front end, which handles one prompt after the other; 0 for prompts that it handles
+    together. poll_steps: decode steps between two looks of the scheduler at new requests.
     """
 
     clients: int
@@ -39,6 +41,8 @@ class ClientLoad:
     tokens_per_step: float = 1.0
     drafts: int = 0
     spread: float = 0.0
+    tokenise_us: float = 0.0
+    poll_steps: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,7 @@ class _Finished:
 class _Request:
     number: int
     start_us: float
+    ready_us: float
     left: int
     prompt: int
     output: int
@@ -100,7 +105,10 @@ class ClosedLoop:
     def __init__(self, timer: StepTimer, engine: EngineProfile, load: ClientLoad, first_number: int = 0) -> None:
         self._timer, self._load, self._batching = timer, load, engine.batching
         self._now_us = 0.0
+        self._front_end_free_us = 0.0
         self._steps = 0
+        self._unpolled_steps = load.poll_steps
+        self._coming: deque[_Request] = deque()
         self._number = first_number
         self._waiting: deque[_Request] = deque()
         self._decoding: list[tuple[int, int, _Request, float]] = []
@@ -130,7 +138,7 @@ class ClosedLoop:
     def decodes_only(self) -> bool:
         """Whether the next step has no prompts."""
         has_room = len(self._decoding) < self._load.running and self._budget_left() > 0
-        return bool(self._decoding) and not (self._waiting and has_room)
+        return bool(self._decoding) and not self._coming and not (self._waiting and has_room)
 
     @property
     def decodes_left(self) -> int:
@@ -153,10 +161,24 @@ class ClosedLoop:
         prompt = max(1, round(self._load.prompt * (1 + spread * (2 * _van_der_corput(self._number, 2) - 1))))
         output = max(1, round(self._load.output * (1 + spread * (2 * _van_der_corput(self._number, 3) - 1))))
         self._number += 1
-        self._waiting.append(_Request(self._number, self._now_us, prompt, prompt, output))
+        share = (self._load.cached + prompt) / (self._load.cached + self._load.prompt)
+        self._front_end_free_us = max(self._front_end_free_us, self._now_us) + share * self._load.tokenise_us
+        self._coming.append(_Request(self._number, self._now_us, self._front_end_free_us, prompt, prompt, output))
+
+    def _receive(self) -> None:
+        """Let the scheduler look at new requests if it is time, or if it has nothing to do until the next one comes."""
+        is_idle = not self._decoding and not self._waiting
+        if is_idle and self._coming:
+            self._now_us = max(self._now_us, self._coming[0].ready_us)
+        elif self._unpolled_steps < self._load.poll_steps:
+            return
+        self._unpolled_steps = 0
+        while self._coming and self._coming[0].ready_us <= self._now_us:
+            self._waiting.append(self._coming.popleft())
 
     def plan(self, most: int | None = None) -> PlannedStep:
         """Return the next step: with prompts, or the decode steps until a request ends, at most ``most`` of them."""
+        self._receive()
         chunks, requests = self._chunks()
         decodes = len(self._decoding)
         if chunks:
@@ -165,10 +187,16 @@ class ClosedLoop:
         count = self.decodes_left
         if most is not None:
             count = min(count, most)
+        if self._coming:
+            count = min(count, max(1, self._load.poll_steps - self._unpolled_steps))
         return PlannedStep(self._step(decodes, (), count), count)
 
     def end(self, planned: PlannedStep, now_us: float) -> None:
         """Let the planned step end at ``now_us``."""
+        if planned.step.chunks:
+            self._unpolled_steps = self._load.poll_steps  # a scheduler looks at new requests after each prefill
+        else:
+            self._unpolled_steps = (self._unpolled_steps + planned.decoded - 1) % self._load.poll_steps + 1
         self._pass(planned.decoded, now_us)
         for request in planned.complete:
             self._first_token(request)

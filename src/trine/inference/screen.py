@@ -140,7 +140,7 @@ def _closing(answer: ServingNumbers) -> list[tuple[str, str]]:
     rests = "; ".join(kinds)
     return [
         ("rests on", rests),
-        ("next", "--details for evidence, assumptions and effects left out; --json FILE"),
+        ("next", "--details for evidence, assumptions and effects left out; --perfetto FILE; --json FILE"),
     ]
 
 

@@ -55,9 +55,15 @@ def answer_with(job: ServingJob, deployment: Deployment, limits: Limits, timer: 
     return _Service(job, deployment, limits, timer).answer(None)
 
 
-def wait_us(engine: EngineProfile, sequences: int, decode_us: float) -> float:
-    """Return the wait before a prompt's first step: front end, and the decode steps of other sequences."""
-    return engine.front_end_us + (_STEPS_AHEAD[engine.host] * decode_us if sequences > 1 else 0.0)
+def wait_us(engine: EngineProfile, input_tokens: int, sequences: int, decode_us: float) -> float:
+    """Return the wait before a prompt's first step: front end, and the decode steps of other sequences.
+
+    It has no tokenisation of an engine that tokenises one prompt after the other: the loop has it.
+    """
+    front_end_us = engine.front_end_us
+    if engine.tokenises == "together":
+        front_end_us += engine.tokenise_us * input_tokens
+    return front_end_us + (_STEPS_AHEAD[engine.host] * decode_us if sequences > 1 else 0.0)
 
 
 def _check_job(job: ServingJob) -> None:
@@ -153,16 +159,19 @@ class _Service:
             return self._static(sequences)
         times = closed_loop(self.timer, self.deployment.engine, self._load(sequences))
         others = 0 if self.job.phase == "prefill" else sequences
-        waited_us = wait_us(self.deployment.engine, others, self._decode_step(sequences).us)
+        engine, decode_us = self.deployment.engine, self._decode_step(sequences).us
+        waited_us = wait_us(engine, self.job.input_tokens, others, decode_us)
         return LoopTimes(times.ttft_us + waited_us, times.tpot_us, times.end_to_end_us + waited_us)
 
     def _load(self, clients: int) -> ClientLoad:
-        job, speculation = self.job, self.job.speculation
+        job, speculation, engine = self.job, self.job.speculation, self.deployment.engine
         return ClientLoad(
             clients=clients, prompt=job.input_tokens - self.cached, cached=self.cached,
             output=1 if job.phase == "prefill" else job.output_tokens, budget=self.limits.budget, running=clients,
             tokens_per_step=1.0 if speculation is None else speculation.tokens_per_step,
             drafts=0 if speculation is None else speculation.drafts, spread=job.length_spread,
+            tokenise_us=engine.tokenise_us * job.input_tokens if engine.tokenises == "one-by-one" else 0.0,
+            poll_steps=job.poll_steps,
         )  # fmt: skip
 
     def _static(self, sequences: int) -> LoopTimes:

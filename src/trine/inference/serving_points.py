@@ -77,7 +77,7 @@ class ServedCopy:
         prompts = self._prompts(requests, context)
         added_us = self.timer.round_us(prompts.step) - (decode_us if prompts.step.decodes else 0.0)
         prompt_us = added_us / prompts.share
-        wait = wait_us(self.deployment.engine, requests, decode_us)
+        wait = wait_us(self.deployment.engine, job.input_tokens, requests, decode_us)
         end_to_end_us = (job.output_tokens - 1) * decode_us + requests * prompt_us + wait
         together = min(requests, max(1.0, prompts.share))
         first_wave_us = (requests + together) / 2 * prompt_us

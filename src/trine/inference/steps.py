@@ -281,22 +281,24 @@ class StepTimer:
 
     def _token_curves(self) -> dict[str, Float64]:
         curves = {name: np.zeros(TOKENS.shape) for name in (GEMMS, EXPERTS, SMALL, COMMUNICATION)}
-        hidden = self.deployment.model.hidden
         for layer, count in self._layers.items():
             for block in (layer.mixer, layer.feed_forward, layer.beside):
                 if block is None:
                     continue
-                curves[GEMMS] += count * self._gemms_us(block)
-                curves[SMALL] += count * self._small_us(block)
+                curves[GEMMS] += count * self.gemms_us(block)
+                curves[SMALL] += count * self.small_us(block)
                 if isinstance(block, Mixture):
-                    curves[EXPERTS] += count * self._experts_us(block)
-            curves[SMALL] += count * self._norms_us(layer)
-            curves[COMMUNICATION] += count * self._layer_communication_us(layer)
-        curves[SMALL] += self._moved(_ACTIVATION * 2 * hidden)  # embedding
-        curves[COMMUNICATION] += self._stages_us()
+                    curves[EXPERTS] += count * self.experts_us(block)
+            curves[SMALL] += count * self.norms_us(layer)
+            for block in (layer.mixer, layer.feed_forward):
+                if block is not None:
+                    curves[COMMUNICATION] += count * self.communication_us(block)
+        curves[SMALL] += self.embedding_us()
+        curves[COMMUNICATION] += self.messages_us()
         return curves
 
-    def _gemms_us(self, block: Mixer | FeedForward) -> Float64:
+    def gemms_us(self, block: Mixer | FeedForward) -> Float64:
+        """Return the products of one block at each number of tokens."""
         total = np.zeros(TOKENS.shape)
         for product in self._products(block):
             total += self._times.product_us(product.outputs, product.inputs, product.dtype, product.weight_bytes)
@@ -306,7 +308,7 @@ class StepTimer:
         deployment = self.deployment
         return local_products(block, deployment.model.hidden, deployment.layout, deployment.precision)
 
-    def _experts_us(self, mixture: Mixture) -> Float64:
+    def experts_us(self, mixture: Mixture) -> Float64:
         """Return the experts' time; the tokens of all attention replicas meet there."""
         deployment = self.deployment
         layout = deployment.layout
@@ -321,11 +323,11 @@ class StepTimer:
         """Return microseconds of a memory-bound kernel at each number of tokens."""
         return np.array([self._times.moved_us(tokens * bytes_per_token) for tokens in TOKENS])
 
-    def _norms_us(self, layer: Layer) -> Float64:
+    def norms_us(self, layer: Layer) -> Float64:
         """Return the norms with their residuals: read both, write both."""
         return layer.norms * self._moved(4 * _ACTIVATION * self.deployment.model.hidden)
 
-    def _small_us(self, block: Mixer | FeedForward) -> Float64:
+    def small_us(self, block: Mixer | FeedForward) -> Float64:
         """Return rotation and cache writes, activation, and casts of the inputs of products."""
         tp, precision = self.deployment.layout.tp, self.deployment.precision
         total = np.zeros(TOKENS.shape)
@@ -350,21 +352,21 @@ class StepTimer:
                 total += precision.casts * self._moved(1.5 * _ACTIVATION * product.inputs)
         return total
 
-    def _layer_communication_us(self, layer: Layer) -> Float64:
-        """Return the communication of a layer at each number of tokens of one attention replica."""
+    def communication_us(self, block: Mixer | FeedForward) -> Float64:
+        """Return the communication after a block at each number of tokens of one attention replica."""
         layout, row_bytes = self.deployment.layout, _ACTIVATION * self.deployment.model.hidden
-        total = np.zeros(TOKENS.shape)
-        for block in (layer.mixer, layer.feed_forward):
-            if block is None:
-                continue
-            if isinstance(block, Mixture) and layout.attention_dp > 1:
-                ways = layout.stage_gpus
-                total += np.array([self._communication.exchange_us(t / layout.tp, row_bytes, ways) for t in TOKENS])
-            elif layout.tp > 1:
-                total += np.array([self._communication.all_reduce_us(t * row_bytes, layout.tp) for t in TOKENS])
-        return total
+        if isinstance(block, Mixture) and layout.attention_dp > 1:
+            ways = layout.stage_gpus
+            return np.array([self._communication.exchange_us(t / layout.tp, row_bytes, ways) for t in TOKENS])
+        if layout.tp > 1:
+            return np.array([self._communication.all_reduce_us(t * row_bytes, layout.tp) for t in TOKENS])
+        return np.zeros(TOKENS.shape)
 
-    def _stages_us(self) -> Float64:
+    def embedding_us(self) -> Float64:
+        """Return the embedding at each number of tokens."""
+        return self._moved(_ACTIVATION * 2 * self.deployment.model.hidden)
+
+    def messages_us(self) -> Float64:
         """Return the messages between pipeline stages."""
         layout, row_bytes = self.deployment.layout, _ACTIVATION * self.deployment.model.hidden
         if layout.pp == 1:

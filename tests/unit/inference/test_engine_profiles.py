@@ -12,7 +12,8 @@ def test_every_number_has_a_source(name):
     profile = load_engine(name)
     numbers = {
         "max_batched_tokens", "max_sequences", "memory_fraction", "reserve_bytes", "kv_precision", "block_tokens",
-        "graph_batch", "host", "host_us", "sequence_us", "exposed_us", "launch_us", "front_end_us", "batching",
+        "graph_batch", "host", "host_us", "sequence_us", "exposed_us", "launch_us", "front_end_us",
+        "tokenise_us", "tokenises", "batching",
         "all_reduce", "custom_all_reduce_bytes",
     }  # fmt: skip
     assert numbers - profile.sources.keys() == set()

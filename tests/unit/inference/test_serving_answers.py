@@ -94,7 +94,7 @@ def test_decode_workers_have_no_prefill_in_tpot():
 def test_prefill_workers_count_prompt_tokens():
     found = ask(concurrency=1, phase="prefill")
     assert found.tpot_s is None
-    assert found.ttft_s.value == pytest.approx(found.prefill_s + 0.015, rel=1e-12)
+    assert found.ttft_s.value == pytest.approx(found.prefill_s + 0.015 + 1.1e-6 * found.job.input_tokens, rel=1e-12)
     assert found.input_tokens_per_s_per_gpu.value == pytest.approx(512 / found.ttft_s.value, rel=1e-12)
     assert "prompt tokens/s per GPU" in found.headline
 
