@@ -6,8 +6,8 @@ For each space: one search, then random members that meet the rules. A member wh
 first layout's step cannot be faster, and one whose lower bound of memory exceeds the GPU does not fit; neither is
 simulated. The others are simulated. As in the search, a layout with offload takes part only if the same layout does not
 fit without it, and a layout without a margin of memory does not count. A random layout with experts on several ranks
-has a random combination of the switches that the software offers, or none. Prints how many members were simulated, how many
-fit, and how much faster the fastest is than the first layout. Exits with 1 if one is more than 2 % faster.
+has a random combination of the switches that the software offers, or none. Prints how many members were simulated, how
+many fit, and how much faster the fastest is than the first layout. Exits with 1 if one is more than 2 % faster.
 """
 
 from __future__ import annotations

@@ -85,8 +85,10 @@ class Family:
     def layouts(self) -> Iterator[Layout]:
         """Yield the layouts with the first offload, by default none; :meth:`Space.offloading` has the others."""
         for recompute, sharding, (schedule, stages) in product(self.recompute, self.shardings, self.pipelines):
-            yield Layout(*self.layout[:6], sharding, self.layout.shard_ways, schedule, stages, *self.layout[10:12],
-                         recompute, self.offload[0], *self.layout[14:])  # fmt: skip
+            yield self.layout._replace(
+                sharding=sharding, schedule=schedule, virtual_stages=stages, recompute=recompute,
+                offload=self.offload[0],
+            )  # fmt: skip
 
 
 class Space:

@@ -65,6 +65,8 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     ("nanotron-2024", "llama-3-8b", {"dp": 2, "batch": 5, "micro_batch": 2}, "batch % micro_batch == 0"),
     ("megatron-deepspeed", "llama-3-8b", {"pp": 2, "dp": 2, "sharding": "zero2"}, "sharding in ('none', 'zero1')"),
     ("megatron-deepspeed", "mixtral-8x7b", {"tp": 2, "dp": 2, "ep": 4, "etp": 1}, "dp % ep == 0"),
+    ("megatron-deepspeed", "bloom-176b", {"tp": 4, "pp": 2, "recompute": "selective"}, "recompute in ('none', 'full')"),
+    ("megatron-deepspeed", "bloom-176b", {"tp": 4, "pp": 2, "sequence_parallel": True}, "not sequence_parallel"),
     ("fsdp-2023", "llama-3-8b", {"tp": 2}, "tp == 1 and pp == 1 and cp == 1 and ep == 1"),
     ("megatron-core", "llama-3-8b", {"dp": 2, "data": "dp"}, "data == 'ddp'"),
     ("megatron-core", "llama-3-8b", {"offload": "activations", "recompute": "full"}, "pp == 1 and recompute == 'none'"),
