@@ -1,4 +1,4 @@
-"""Launch commands have options and values that the servers of the engines parse (tests/data/serving/server_flags.yaml)."""
+"""Launch commands have options and values that the engines' servers parse (tests/data/serving/server_flags.yaml)."""
 
 import re
 from pathlib import Path
