@@ -277,7 +277,7 @@ def test_trtllm_gets_a_file_and_asks_for_a_checkpoint():
     assert lines[2:] == [
         "cat > serving.yaml <<'END'", "tensor_parallel_size: 4", "moe_expert_parallel_size: 4",
         "enable_attention_dp: true", "kv_cache_config: {dtype: fp8}", "max_batch_size: 8", "max_seq_len: 576", "END",
-        "trtllm-serve MODEL --config serving.yaml",
+        "trtllm-serve MODEL --extra_llm_api_options serving.yaml",
     ]  # fmt: skip
 
 
