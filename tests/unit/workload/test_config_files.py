@@ -96,7 +96,10 @@ REFUSED = {
     "zero": (LLAMA | {"vocab_size": 0}, "vocab_size: must be a whole number from 1 "),
     "negative": (LLAMA | {"intermediate_size": -128}, "intermediate_size: must be a whole number from 1 "),
     "enormous": (LLAMA | {"intermediate_size": 10**10}, "intermediate_size: must be a whole number from 1 "),
-    "too many layers": (LLAMA | {"num_hidden_layers": 10_001}, "1 to 10,000 layers; got 10,001"),
+    "too many layers": (
+        LLAMA | {"num_hidden_layers": 10_001},
+        "num_hidden_layers: must be a whole number from 1 to 10,000, got '10001'",
+    ),
     "text as flag": (LLAMA | {"attention_bias": "yes"}, "attention_bias: must be true or false, got 'yes'"),
     "unknown activation": (LLAMA | {"hidden_act": "silly"}, "hidden_act: 'silly' is unknown to trine.*'silu'"),
     "list too short": (
@@ -516,3 +519,55 @@ def test_a_new_combination_needs_no_python(save):
     kept = 2 * (2 * (inner * 4 + 4 * mixed) + 2 * 2 * 16 * 8 + 20 * 30)
     assert model.cache_elements(30) == kept
     assert load_model(save(f"{NEW}parameters: {total}\n", "stated.yaml")).parameters == total
+
+
+LLAMA_8B = {
+    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+}  # fmt: skip
+EXAONE = {
+    "model_type": "exaone4", "hidden_size": 5120, "intermediate_size": 27392, "num_hidden_layers": 64,
+    "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 102400,
+    "sliding_window": 4096, "sliding_window_pattern": "LLLG", "hidden_act": "silu",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers: must be a whole number from 1 to 10,000"),
+        ({"num_nextn_predict_layers": 10**9}, "num_nextn_predict_layers: must be a whole number from 0 to 10,000"),
+        ({"num_attention_heads": 30}, "nearest valid values are 6 and 10"),
+        ({"num_key_value_heads": 7}, "nearest valid values are 4 and 8"),
+        ({"num_key_value_heads": 64}, "nearest valid value is 32"),
+        ({"attention_out_bias": True}, "attention_out_bias: must be false without attention_bias"),
+    ],
+    ids=["layers", "predicted", "heads", "kv_heads", "too many kv_heads", "bias"],
+)
+def test_an_impossible_size_names_the_nearest_valid_one(change, message):
+    """A number of layers is refused before a list of that length is made."""
+    with pytest.raises(SpecError) as error:
+        architecture_of({**LLAMA_8B, **change}, "config.json", "llama")
+    assert message in str(error.value)
+
+
+def test_exaone_has_norms_of_heads_and_a_window_in_three_of_four_layers():
+    """LGAI-EXAONE/EXAONE-4.0-32B has 32,003,216,384 parameters."""
+    model = architecture_of(EXAONE, "config.json", "exaone")
+    assert model.num_parameters == 32_003_216_384
+    assert [layer.mixer.window for layer in model.layers] == [4096, 4096, 4096, 0] * 16
+    assert [layer.mixer.rotary for layer in model.layers] == [True, True, True, False] * 16
+    for same in (4, None):
+        other = architecture_of({**EXAONE, "sliding_window_pattern": same}, "config.json", "exaone")
+        assert other.layers == model.layers
+    with pytest.raises(SpecError, match="letters L and G"):
+        architecture_of({**EXAONE, "sliding_window_pattern": "LXG"}, "config.json", "exaone")
+
+
+def test_the_output_projection_of_seed_oss_may_lack_the_bias():
+    """Closed form: the bias of each layer's output projection has the hidden features."""
+    sizes = {**LLAMA_8B, "model_type": "seed_oss", "attention_bias": True}
+    whole = architecture_of({**sizes, "attention_out_bias": True}, "config.json", "seed")
+    fewer = architecture_of({**sizes, "attention_out_bias": False}, "config.json", "seed")
+    assert whole.num_parameters - fewer.num_parameters == 32 * 4096

@@ -43,15 +43,19 @@ class Config:
         self._used.update(names)
         return next((self._keys[name] for name in names if self._keys.get(name) is not None), default)
 
-    def size(self, *names: str, default: int | None = None, least: int = 1) -> int:
-        """Return a whole number of at least ``least``. Raises SpecError if it is missing or no such number."""
+    def count(self, *names: str, default: int | None = None, least: int = 1) -> int:
+        """Return a number of layers, at most :data:`MAX_ITEMS`. Raises SpecError like :meth:`size`."""
+        return self.size(*names, default=default, least=least, most=MAX_ITEMS)
+
+    def size(self, *names: str, default: int | None = None, least: int = 1, most: int = _LARGEST) -> int:
+        """Return a whole number from ``least`` to ``most``. Raises SpecError if it is missing or no such number."""
         value = self.get(*names, default=default)
         name = next((n for n in names if self._keys.get(n) is not None), names[0])
         if value is None:
             hint = nearest(name, [key for key in self._keys if key not in self._used], is_listed=True)
             self.fail(name, f"is missing{hint}")
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _LARGEST:
-            self.fail(name, f"must be a whole number from {least} to {_LARGEST:,}, got {str(value)[:40]!r}")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            self.fail(name, f"must be a whole number from {least} to {most:,}, got {str(value)[:40]!r}")
         return int(value)
 
     def flag(self, *names: str, default: bool = False) -> bool:

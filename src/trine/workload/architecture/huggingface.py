@@ -48,11 +48,11 @@ def _step3(config: Config) -> Architecture:
 #: Families by ``model_type``.
 FAMILIES: Mapping[str, Family] = {
     **dict.fromkeys(
-        ("llama", "mistral", "ministral", "phi3", "smollm3", "granite", "exaone4", "yi", "internlm3", "seed_oss"),
+        ("llama", "mistral", "ministral", "phi3", "smollm3", "granite", "yi", "internlm3", "seed_oss"),
         decoders.llama,
     ),
     **dict.fromkeys(("qwen2", "mimo"), decoders.qwen2),
-    "qwen3": decoders.qwen3, "olmo2": decoders.olmo2, "gemma2": decoders.gemma2,
+    "qwen3": decoders.qwen3, "olmo2": decoders.olmo2, "exaone4": decoders.exaone4, "gemma2": decoders.gemma2,
     **dict.fromkeys(("gemma3_text", "gemma3"), _under_text(decoders.gemma3)),
     "gemma4_text": decoders.gemma4, "mixtral": decoders.mixtral,
     **dict.fromkeys(("qwen2_moe", "qwen3_moe"), decoders.qwen_moe),

@@ -51,7 +51,7 @@ def frame(config: Config, layers: Sequence[Layer], **fields: Any) -> Architectur
 
 def num_layers(config: Config) -> int:
     """Return the number of layers."""
-    return config.size("num_hidden_layers", "n_layer", "num_layers")
+    return config.count("num_hidden_layers", "n_layer", "num_layers")
 
 
 def head_size(config: Config, hidden: int, heads: int) -> int:
@@ -65,8 +65,20 @@ def head_size(config: Config, hidden: int, heads: int) -> int:
 def per_head(config: Config, name: str, heads: int, hidden: int) -> int:
     """Return the features of each of ``heads``, whose number is the key ``name``. Raises SpecError for a remainder."""
     if hidden % heads:
-        config.fail(name, f"{heads} heads do not divide the {hidden} hidden features")
+        config.fail(name, f"{heads} heads do not divide the {hidden} hidden features{nearest_divisors(heads, hidden)}")
     return hidden // heads
+
+
+def nearest_divisors(value: int, whole: int) -> str:
+    """Return the end of a message with the nearest divisors of ``whole`` on both sides of ``value``.
+
+    whole: at least 1, not a multiple of ``value``.
+    """
+    below = next(number for number in range(min(value, whole), 0, -1) if whole % number == 0)
+    if value >= whole:
+        return f": the nearest valid value is {below}"
+    above = next(number for number in range(value, whole + 1) if whole % number == 0)
+    return f": the nearest valid values are {below} and {above}"
 
 
 def attention(config: Config, **fields: Any) -> Attention:
@@ -75,7 +87,8 @@ def attention(config: Config, **fields: Any) -> Attention:
     heads = config.size("num_attention_heads", "n_head")
     kv_heads = config.size("num_key_value_heads", default=heads)
     if heads % kv_heads:
-        config.fail("num_key_value_heads", f"{kv_heads} heads of keys and values do not divide {heads} heads")
+        hint = nearest_divisors(kv_heads, heads)
+        config.fail("num_key_value_heads", f"{kv_heads} heads of keys and values do not divide {heads} heads{hint}")
     usual = {"heads": heads, "kv_heads": kv_heads, "head_size": head_size(config, hidden, heads)}
     return Attention(**{**usual, **fields})
 

@@ -16,6 +16,7 @@ from trine.workload.architecture.families.common import (
     gated,
     head_size,
     mixture,
+    nearest_divisors,
     num_layers,
     windows,
 )
@@ -23,8 +24,17 @@ from trine.workload.architecture.model import Architecture, Layer
 
 
 def llama(config: Config) -> Architecture:
-    """Llama, Yi, Mistral, Phi-3: RMS norms, a gated network, and no biases unless the config says so."""
-    biases = "all" if config.flag("attention_bias", default=False) else "none"
+    """Llama, Yi, Mistral, Phi-3: RMS norms, a gated network, and no biases unless the config says so.
+
+    Seed-OSS has a key of its own for the bias of the output projection.
+    """
+    has_biases = config.flag("attention_bias", default=False)
+    has_last = config.flag("attention_out_bias", default=has_biases)
+    if has_last and not has_biases:
+        config.fail("attention_out_bias", "must be false without attention_bias")
+    biases = "none"
+    if has_biases:
+        biases = "all" if has_last else "qkv"
     return _dense(config, attention(config, biases=biases))
 
 
@@ -38,6 +48,38 @@ def qwen3(config: Config) -> Architecture:
     """Qwen3: norms of each head's queries and keys."""
     biases = "all" if config.flag("attention_bias", default=False) else "none"
     return _dense(config, attention(config, biases=biases, norms="heads"))
+
+
+def exaone4(config: Config) -> Architecture:
+    """EXAONE 4: norms of each head's queries and keys, and norms after the blocks, not before them.
+
+    In a model with sliding windows, layers that see all tokens have no rotary positions. ``sliding_window_pattern``
+    repeats over the layers: letters, L for a window and G for all tokens, or the layers from one G to the next.
+    """
+    count, network = num_layers(config), gated(config)
+    attends = attention(config, norms="heads")
+    window = config.size("sliding_window", default=0, least=0)
+    pattern = _sliding_pattern(config) if window else "G"
+    kinds = config.kinds("layer_types", (FULL, SLIDING), count)
+    layers = []
+    for number in range(count):
+        is_sliding = kinds[number] == SLIDING if kinds else pattern[number % len(pattern)] == "L"
+        if is_sliding:
+            mixer = replace(attends, window=window)
+        else:
+            mixer = replace(attends, rotary=not window)
+        layers.append(Layer(mixer=mixer, feed_forward=network))
+    return frame(config, layers)
+
+
+def _sliding_pattern(config: Config) -> str:
+    """Return the repeated letters of EXAONE's layers, L for a window and G for all tokens."""
+    value = config.get("sliding_window_pattern", default=4)
+    if isinstance(value, str):
+        if not value or set(value) - {"L", "G"}:
+            config.fail("sliding_window_pattern", f"must have letters L and G, such as LLLG, got {value[:40]!r}")
+        return value
+    return "L" * (config.count("sliding_window_pattern", default=4) - 1) + "G"
 
 
 def olmo2(config: Config) -> Architecture:
@@ -57,7 +99,7 @@ def _dense(config: Config, attends: Attention) -> Architecture:
 
 def predicted(config: Config, layer: Layer) -> tuple[Layer, ...]:
     """Return the layers for multi-token prediction."""
-    count = config.size(
+    count = config.count(
         "num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers", "mtp_transformer_layers", default=0,
         least=0,
     )  # fmt: skip
@@ -355,7 +397,8 @@ def falcon(config: Config) -> Architecture:
     else:
         kv_heads = heads
     if heads % kv_heads:
-        config.fail("num_kv_heads", f"{kv_heads} heads of keys and values do not divide {heads} heads")
+        hint = nearest_divisors(kv_heads, heads)
+        config.fail("num_kv_heads", f"{kv_heads} heads of keys and values do not divide {heads} heads{hint}")
     config.ignore("num_kv_heads", "alibi", "parallel_attn", "num_ln_in_parallel_attn")
     hidden = config.size("hidden_size")
     attends = Attention(

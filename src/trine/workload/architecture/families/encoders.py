@@ -40,13 +40,13 @@ def t5(config: Config) -> Architecture:
     network = Mlp(ffn=config.size("d_ff"), gated=is_gated, activation=form.removeprefix("gated-"))
     attends = Attention(heads=heads, kv_heads=heads, head_size=size, causal=False, rotary=False)
     masked = Attention(heads=heads, kv_heads=heads, head_size=size, rotary=False)
-    count = config.size("num_layers")
+    count = config.count("num_layers")
     encoder = Tower(
         hidden=hidden, layers=(Layer(mixer=attends, feed_forward=network),) * count,
         further={"final_norm": (hidden,), "positions": (buckets, heads)},
     )  # fmt: skip
     decoder = Layer(mixer=masked, cross=attends, feed_forward=network, norms=3)
-    layers = [decoder] * config.size("num_decoder_layers", default=count)
+    layers = [decoder] * config.count("num_decoder_layers", default=count)
     return frame(
         config, layers, hidden=hidden, towers={"encoder": encoder},
         further={"positions": (buckets, heads)}, sequence=512, max_positions=512,
@@ -145,7 +145,7 @@ def qwen3_vl_tower(vision: Config, hidden: int) -> Tower:
     for number in range(len(vision.items("deepstack_visual_indexes"))):
         further |= {f"deep.{number}.norm": (2, merged), **_projector(f"deep.{number}", merged, merged, hidden)}
     vision.ignore("out_hidden_size")
-    layers = (Layer(mixer=mixer, feed_forward=network, norm="layer"),) * vision.size("depth")
+    layers = (Layer(mixer=mixer, feed_forward=network, norm="layer"),) * vision.count("depth")
     return Tower(hidden=pixels, layers=layers, further=further)
 
 
@@ -185,7 +185,7 @@ def kimi_tower(vision: Config) -> Tower:
     vision.ignore("init_pos_emb_time", "merge_type", "mm_projector_type", "pos_emb_type", "projector_hidden_act",
                   "projector_ln_eps", "video_attn_type", "activation_func", "mlp_type",
                   "pos_emb_interpolation_mode")  # fmt: skip
-    count = vision.size("vt_num_hidden_layers")
+    count = vision.count("vt_num_hidden_layers")
     return Tower(hidden=pixels, layers=(Layer(mixer=mixer, feed_forward=network, norm=norm),) * count, further=further)
 
 
