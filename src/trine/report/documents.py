@@ -10,7 +10,9 @@ from trine.common.spec import parse_json
 from trine.errors import InputError
 from trine.report.collective import collective_page
 from trine.report.eidolon import eidolon_page
+from trine.report.eidolon_sweep import eidolon_sweep_page
 from trine.report.generic import generic_page
+from trine.report.hop import hop_page
 from trine.report.inside_gpu import inside_gpu_page
 from trine.report.layouts import plan_page
 from trine.report.page import Page
@@ -34,6 +36,8 @@ PAGES: dict[str, PageMaker] = {
     "loadstore-collective": inside_gpu_page,
     "loadstore": inside_gpu_page,
     "eidolon": eidolon_page,
+    "eidolon-sweep": eidolon_sweep_page,
+    "hop": hop_page,
     "plan": plan_page,
     "size": size_page,
     "infer": infer_page,

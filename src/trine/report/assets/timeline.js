@@ -378,6 +378,9 @@ class TimelineView {
       b: () => this.goToCause(), Enter: () => this.zoomToSelected(), "/": () => this.search.focus(),
       Escape: () => this.select(null),
     };
+    // The keys of ui.perfetto.dev do the same.
+    Object.assign(actions, { a: actions.ArrowLeft, d: actions.ArrowRight, w: actions.ArrowUp, s: actions.ArrowDown,
+      f: actions.Enter, ".": actions.n, ",": actions.p });
     const action = actions[event.key];
     if (!action || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
