@@ -19,6 +19,7 @@ from trine.report.page import Page
 from trine.report.reading import Document, text
 from trine.report.run_blocks import NO_RUN, RunBlocks
 from trine.report.serving import infer_page, serving_plan_page
+from trine.report.serving_size import serving_size_page
 from trine.report.sizing import size_page
 from trine.report.slow_run import check_hang_page, check_trace_page, comparison_page, measured_comparison_page
 from trine.report.sweeps import sweep_page
@@ -40,6 +41,7 @@ PAGES: dict[str, PageMaker] = {
     "hop": hop_page,
     "plan": plan_page,
     "size": size_page,
+    "size-serve": serving_size_page,
     "infer": infer_page,
     "plan-serve": serving_plan_page,
     "experiment": sweep_page,

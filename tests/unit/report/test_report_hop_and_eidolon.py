@@ -1,4 +1,4 @@
-"""Do the pages of hop and of eidolon sweeps answer their questions with the numbers of the answer?"""
+"""Do the pages of hop, of eidolon sweeps and of served sizes answer their questions with the numbers of the answer?"""
 
 from __future__ import annotations
 
@@ -58,7 +58,23 @@ def test_charts_of_an_eidolon_sweep_have_every_run(eidolon):
     assert f"{100 * eidolon['fits'][0]['saved']:.0f} %" in page.answer
 
 
-@pytest.mark.parametrize("schema", ["hop", "eidolon-sweep"])
+def test_the_machines_of_a_served_model(tmp_path):
+    line = ["size", "model:llama-3-8b", "--serve", "--isl", "512", "--osl", "128", "--requests-per-second", "50"]
+    found = answer(tmp_path / "size.json", *line, "--cluster", "dgx-h100")
+    (machine,) = found["machines"]
+    page = page_of(found)
+    assert page.answer == f"{machine['num_gpus']} GPU of dgx-h100 answers the requests."
+    facts = {fact.name: fact.value for fact in page.facts}
+    assert facts["Time to the first token"] == machine["point"]["ttft_s"]
+    other = {**machine, "cluster": "tiny", "num_gpus": None, "point": None, "problem": "the weights do not fit"}
+    two = page_of({**found, "machines": [machine, {**machine, "cluster": "other", "num_gpus": 4}, other]})
+    bars, table = two.sections[0].blocks
+    assert [bar.parts[0][1] for bar in bars.bars] == [machine["num_gpus"], 4]
+    assert table.dimmed == (2,)
+    assert table.rows[2][-1] == "the weights do not fit"
+
+
+@pytest.mark.parametrize("schema", ["hop", "eidolon-sweep", "size-serve"])
 def test_an_answer_of_another_version_without_rows_has_a_page(schema):
     page = page_of({"schema": f"trine/{schema}/1", "version": "0.1.0", "command": schema})
     assert page.sections
