@@ -274,7 +274,9 @@ class TimelineBlock:
     name, colour, detail: indices into ``names``, ``colours`` and ``details`` (-1: none). microbatch: number of the
     micro-batch, -1: none; None if no span has one. cause: int32[spans], the span
     that released a span, -1: none. reason: int8[spans], index into ``reasons``, -1: none. critical: uint8[spans], 1 on
-    the critical path.
+    the critical path. zooms: for each of ``details`` the word by which ``--zoom`` finds its collective, quoted for a
+    shell, "" for none. command: the line to which ``--zoom`` is added. zoomed: the word of the collective that the
+    answer has at both levels. zoom_answer: what the answer says about it.
     """
 
     KIND: ClassVar[str] = "timeline"
@@ -296,6 +298,10 @@ class TimelineBlock:
     critical: npt.NDArray[np.uint8]
     microbatch: npt.NDArray[np.signedinteger] | None = None
     repeats: tuple[RepeatedPeriod, ...] = ()
+    zooms: tuple[str, ...] = ()
+    command: str = ""
+    zoomed: str = ""
+    zoom_answer: str = ""
     note: str = ""
 
 

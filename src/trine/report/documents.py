@@ -10,13 +10,16 @@ from trine.common.spec import parse_json
 from trine.errors import InputError
 from trine.report.collective import collective_page
 from trine.report.eidolon import eidolon_page
+from trine.report.eidolon_sweep import eidolon_sweep_page
 from trine.report.generic import generic_page
+from trine.report.hop import hop_page
 from trine.report.inside_gpu import inside_gpu_page
 from trine.report.layouts import plan_page
 from trine.report.page import Page
 from trine.report.reading import Document, text
 from trine.report.run_blocks import NO_RUN, RunBlocks
 from trine.report.serving import infer_page, serving_plan_page
+from trine.report.serving_size import serving_size_page
 from trine.report.sizing import size_page
 from trine.report.slow_run import check_hang_page, check_trace_page, comparison_page, measured_comparison_page
 from trine.report.sweeps import sweep_page
@@ -34,8 +37,11 @@ PAGES: dict[str, PageMaker] = {
     "loadstore-collective": inside_gpu_page,
     "loadstore": inside_gpu_page,
     "eidolon": eidolon_page,
+    "eidolon-sweep": eidolon_sweep_page,
+    "hop": hop_page,
     "plan": plan_page,
     "size": size_page,
+    "size-serve": serving_size_page,
     "infer": infer_page,
     "plan-serve": serving_plan_page,
     "experiment": sweep_page,

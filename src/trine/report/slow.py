@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from trine.report.blocks import Bar, Bars, Block, Choice, Text
+from trine.report.blocks import Bar, Bars, Block, Choice, Text, TimelineBlock
 from trine.report.page import PageSection
 from trine.report.reading import Document, amount, numbers, rows, section, text
 from trine.report.run_blocks import RunBlocks
 from trine.report.shares import share_views
+from trine.report.zoom import with_zoom
 
 _PATH_COLOURS = {
     "compute": "compute", "communication": "communication", "launch": "launch", "offload": "offload",
@@ -14,9 +15,16 @@ _PATH_COLOURS = {
 }  # fmt: skip
 
 
-def slow_section(document: Document, run: RunBlocks) -> PageSection:
-    """Return the section: timeline, critical path, and the time by rank, stage, layer and operator."""
-    blocks: list[Block] = [] if run.timeline is None else [run.timeline]
+def slow_section(document: Document, run: RunBlocks, command: str = "") -> PageSection:
+    """Return the section: timeline, critical path, and the time by rank, stage, layer and operator.
+
+    command: the line that repeats the answer.
+    """
+    blocks: list[Block] = []
+    if isinstance(run.timeline, TimelineBlock):
+        blocks.append(with_zoom(run.timeline, document, command))
+    elif run.timeline is not None:
+        blocks.append(run.timeline)
     path = _critical_path(document)
     if path is not None:
         blocks.append(path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 import numpy as np
 import numpy.typing as npt
 
@@ -39,6 +41,22 @@ def span_details(graph: TaskGraph, tasks: Int64) -> tuple[npt.NDArray[np.signedi
         text = ", ".join(parts)
         codes[place] = words.setdefault(text, len(words)) if text else -1
     return narrow(codes), tuple(words)
+
+
+def zoom_words(graph: TaskGraph, tasks: Int64, codes: npt.NDArray[np.signedinteger], count: int) -> tuple[str, ...]:
+    """Return the word by which ``--zoom`` finds the collective of each of ``count`` details, "" for none.
+
+    The longest collective of a layer is the one that its name stands for; without a layer it is that of the axis.
+    """
+    words = [""] * count
+    used, first = np.unique(codes, return_index=True)
+    for code, place in zip(used.tolist(), first.tolist(), strict=True):
+        task = int(tasks[place])
+        collective, layer = int(graph.labels.collective[task]), int(graph.labels.layer[task])
+        if code < 0 or collective < 0 or graph.kind[task] == COMPUTE:
+            continue
+        words[code] = quote(graph.layer_names[layer] if layer >= 0 else graph.collectives[collective].axis)
+    return tuple(words)
 
 
 def narrow(codes: npt.NDArray[np.signedinteger]) -> npt.NDArray[np.signedinteger]:

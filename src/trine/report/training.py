@@ -19,7 +19,7 @@ _TONES = {"fits": "good", "tight": "warn", "does not fit": "bad"}
 
 def training_page(document: Document, command: str, run: RunBlocks = NO_RUN) -> Page:
     """Return the page of a step. run: blocks of the run itself; none if the answer comes from a file."""
-    sections = [fit_section(document, run), slow_section(document, run), links_section(document, run)]
+    sections = [fit_section(document, run), slow_section(document, run, command), links_section(document, run)]
     sections += [each for each in (zoom_section(document), remedies(document)) if each is not None]
     sections.append(certainty(document, command))
     return Page(

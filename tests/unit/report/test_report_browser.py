@@ -197,3 +197,32 @@ def test_a_print_has_all_sections_and_no_buttons(drive):
     assert driver.execute_script(hidden)
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
     assert errors(driver) == []
+
+
+def test_a_click_on_a_collective_shows_the_command_that_zooms(drive, tmp_path):
+    """The command names the collective's layer; the zoom that was run is there, too."""
+    import re
+
+    from click.testing import CliRunner
+    from selenium.webdriver.common.by import By
+
+    from trine.cli.main import app
+
+    path = tmp_path / "step.html"
+    line = ["train", "model:gpt-2,layers=2,sequence=128", "--tp", "4", "--batch", "1", "--cluster", "dgx-h100"]
+    assert CliRunner().invoke(app, [*line, "--zoom", "largest", "--report", str(path)]).exit_code == 0
+    driver = drive(page_of_blocks(()))
+    driver.get(f"{path.as_uri()}#slow")
+    word = re.search(r'"zoomed":"([^"]+)"', path.read_text())[1]
+    search = driver.find_element(By.CSS_SELECTOR, "input[type=search]")
+    search.send_keys(f"{word},\ue007")
+    shown = driver.find_element(By.CSS_SELECTOR, ".details .zoom")
+    command = shown.find_element(By.TAG_NAME, "code").text
+    assert command.endswith(f" --zoom {word}")
+    assert command.count("--zoom") == 1
+    assert command.startswith("trine train model:gpt-2,layers=2,sequence=128 --tp 4")
+    assert "at the operator level and" in shown.text
+    shown.find_element(By.LINK_TEXT, "Causes").click()
+    assert driver.execute_script("return [...document.querySelectorAll('section:not(.hidden)')].map((s) => s.id)") == [
+        "zoom"
+    ]

@@ -378,6 +378,9 @@ class TimelineView {
       b: () => this.goToCause(), Enter: () => this.zoomToSelected(), "/": () => this.search.focus(),
       Escape: () => this.select(null),
     };
+    // The keys of ui.perfetto.dev do the same.
+    Object.assign(actions, { a: actions.ArrowLeft, d: actions.ArrowRight, w: actions.ArrowUp, s: actions.ArrowDown,
+      f: actions.Enter, ".": actions.n, ",": actions.p });
     const action = actions[event.key];
     if (!action || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
@@ -498,6 +501,15 @@ class TimelineView {
     return { name: this.block.names[this.spans.name[i]] + detail, place: `${this.block.groups[track.group].name}, ${track.name}` };
   }
 
+  /** Return the command that simulates a collective load by load, and the answer if it is in the report. */
+  zoomBlock(word) {
+    const { command, zoomed, zoom_answer: answer } = this.block;
+    const line = `${command || "trine train ..."} --zoom ${word}`;
+    return make("div", { class: "zoom" },
+      word === zoomed ? make("p", {}, "Load by load: ", answer, " ", make("a", { href: "#zoom", text: "Causes" })) : null,
+      commandBlock({ title: "Simulate the longest collective of this layer load by load", line }));
+  }
+
   showSelected() {
     if (this.selected === null) {
       this.details.replaceChildren(make("p", { class: "quiet screen",
@@ -521,10 +533,12 @@ class TimelineView {
         click: () => { this.select({ span: cause }); this.keepInView(cause); } }),
       make("span", { class: "quiet", text: ` ${words.place}, ${this.time(duration[cause])}` }));
     });
+    const zoom = isWait ? "" : this.block.zooms[this.spans.detail[i]] ?? "";
     this.details.replaceChildren(
       make("h3", { dir: "auto", text: isWait ? `Wait before ${short(name, 90)}` : short(name, 110) }),
       make("dl", { class: "rows" }, rows.flatMap(([term, text]) => [make("dt", { text: term }), make("dd", { text, dir: "auto" })])),
       causes.length ? make("div", {}, make("p", { class: "quiet", text: "Released by, back in time:" }), make("ol", {}, causes)) : null,
+      zoom ? this.zoomBlock(zoom) : null,
       make("div", { class: "screen" },
         make("button", { type: "button", disabled: !this.chain.length, click: () => this.goToCause(), text: "Go to the cause (b)" }),
         make("button", { type: "button", click: () => this.zoomToSelected(), text: "Zoom to it (Enter)" })));
