@@ -7,8 +7,9 @@ import random
 import numpy as np
 import pytest
 
+from trine.common.median import median
 from trine.compute.cost import Work
-from trine.compute.law import FIXED_SPREAD_PS, OWN, POOLED, RELATIVE_ERROR, Law, Sample, fit_law, fit_laws, median
+from trine.compute.law import FIXED_SPREAD_PS, OWN, POOLED, RELATIVE_ERROR, Law, Sample, fit_law, fit_laws
 from trine.compute.linear import anchored
 
 GIGA = 10**9

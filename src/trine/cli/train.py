@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from trine.cli.completions import workloads
-from trine.cli.decide import PRICE, SENSITIVITY, TOKENS, CostAnswer, SensitivityAnswer
 from trine.cli.emit import EmitAnswer
 from trine.cli.layout import LayoutOptions, plan_from, refuse_without_machine
 from trine.cli.machine import MachineOptions, group_machine, job_machine
@@ -15,6 +14,7 @@ from trine.cli.options import CHANCE, OUTPUT, RANKS, Brief, Details, Json, Optio
 from trine.cli.output import Section, end, is_recording, show, to_terminal, write_files, write_json, written
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import watched
+from trine.cli.studies import PRICE, SENSITIVITY, TOKENS, CostAnswer, SensitivityAnswer
 from trine.common.arguments import option
 from trine.common.observer import observing
 from trine.common.plugins import load_target

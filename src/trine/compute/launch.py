@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from trine.common.evidence import ASSUMED
 from trine.common.kept import keep
+from trine.common.median import median
 from trine.common.units import PS_PER_US, format_time
 from trine.compute.graphs import STEP, captured_operators
 from trine.compute.kinds import family_of, kind_of, layer_of
-from trine.compute.law import median
 from trine.compute.profiler import without_profiler
 from trine.compute.resize import is_expert_product
 from trine.graph.workload import Operator, Workload

@@ -20,6 +20,7 @@ from itertools import combinations
 import numpy as np
 
 from trine.common.arrays import Float64
+from trine.common.median import median
 from trine.common.shown import OneLine
 from trine.compute.cost import Work
 from trine.compute.kinds import family_of, is_compute_bound
@@ -143,13 +144,6 @@ def _weighted_median(values: Float64, weights: Float64) -> float:
         if total >= half:
             return float(values[i])
     return float(values[order[-1]])
-
-
-def median(values: Sequence[float]) -> float:
-    """Return the median of at least one value."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 class _Problem:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from trine.cluster.presets import GpuSpec, load_gpu
 from trine.common.evidence import ASSUMED, MEASURED, MODELLED, TRANSFERRED
 from trine.common.plugins import Registry
 from trine.common.precision import HALVES
-from trine.compute.calibration import Calibration
 from trine.compute.cost import Sizing, Work
 from trine.compute.kinds import family_of, kind_of
-from trine.compute.law import FitReport
-from trine.compute.linear import LinearTimes, copies_unknown_activations
 from trine.compute.origin import no_gpu_times
 from trine.compute.resize import Resized, Split
 from trine.compute.roofline import (
@@ -31,6 +28,10 @@ from trine.compute.roofline import (
 from trine.compute.tables.times import SizedTimes
 from trine.errors import InputError, PlanError, nearest
 from trine.graph.workload import SYNTHESISED, Operator, Workload
+
+if TYPE_CHECKING:
+    from trine.compute.calibration import Calibration
+    from trine.compute.law import FitReport
 
 # Conversion of a recorded operator's time to a different GPU.
 #
@@ -161,6 +162,8 @@ class Linear:
         self, workload: Workload, transfer: Transfer | None = None, calibration: Calibration | None = None, *,
         name: str = "linear",
     ) -> None:  # fmt: skip
+        from trine.compute.linear import LinearTimes
+
         self.name = name
         self._synthesised = is_synthesised(workload)
         self._batch = workload.batch
@@ -185,8 +188,10 @@ class Linear:
 
     def _duration(self, operator: Operator, split: Split) -> Duration:
         as_recorded = self._sizing.is_as_recorded(operator, split)
-        if as_recorded and split.batch != self._batch and copies_unknown_activations(operator):
-            as_recorded = False
+        if as_recorded and split.batch != self._batch:
+            from trine.compute.linear import copies_unknown_activations
+
+            as_recorded = not copies_unknown_activations(operator)
         ps, evidence = (operator.gpu_time_ps, MEASURED) if as_recorded else self._times.time(operator, split)
         if self._transfer is None:
             return Duration(ps, ASSUMED if self._synthesised else evidence)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING
 
 from trine.cluster.presets import GpuSpec
 from trine.common.kept import keep
@@ -21,10 +22,12 @@ from trine.common.precision import ARITHMETIC, BY_NAME, PRECISIONS
 from trine.common.units import PS_PER_S, finite_number
 from trine.compute.cost import Sizing, Work, work
 from trine.compute.kinds import family_of, is_compute_bound, kind_of
-from trine.compute.law import FitReport
 from trine.compute.resize import Split
 from trine.errors import InputError, nearest
 from trine.graph.workload import Operator, Tensor, Workload
+
+if TYPE_CHECKING:
+    from trine.compute.law import FitReport
 
 
 class Alike:

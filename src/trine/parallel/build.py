@@ -18,15 +18,12 @@ from trine.graph.program import Collective, Job, RankProgram, Send
 from trine.graph.workload import FORWARD, Workload
 from trine.parallel.contention import in_sequence
 from trine.parallel.cuts import has_layers, layer_starts
-from trine.parallel.data_parallel import build_data_parallel, local_sgd
 from trine.parallel.inputs import InputCopies
 from trine.parallel.job import JobContext
 from trine.parallel.layer_counts import ACCOUNTED
-from trine.parallel.offload import check_offload, require_copies
 from trine.parallel.plan import PARAMETERS_SHARDED, Plan
 from trine.parallel.rank_kinds import MixedGpus, replica_of
 from trine.parallel.recompute import recompute_notes
-from trine.parallel.sharded import unit_notes
 from trine.parallel.stage import StageBuilder
 from trine.parallel.stages import Crossing
 from trine.parallel.writer import LaunchQueue
@@ -130,7 +127,10 @@ def write_job(context: JobContext, has_host: bool) -> WrittenJob:
     for kind, algorithm in plan.algorithm:
         if algorithm not in LIBRARY_ALGORITHMS.get(kind, ()):  # nvlstree: the library's flows, not a schedule
             known_name(kind, algorithm)
-    check_offload(context, has_host)
+    if plan.offload != "none":
+        from trine.parallel.offload import check_offload
+
+        check_offload(context, has_host)
     if plan.sync == "each" and len(context.all_micro_batches) == 1:
         raise PlanError("sync 'each' cannot matter: the batch is one micro-batch; set micro_batch")
     steps = len(context.workload.operators) * len(context.micro_batches) * plan.steps
@@ -140,7 +140,10 @@ def write_job(context: JobContext, has_host: bool) -> WrittenJob:
             f"operators are more than {MAX_STEPS:,} on one rank: take fewer steps or larger micro-batches"
         )
     written = _data_parallel(context, has_host) if plan.data == "dp" and plan.dp > 1 else _of_stages(context, has_host)
-    require_copies(plan.offload, written.programs)
+    if plan.offload != "none":
+        from trine.parallel.offload import require_copies
+
+        require_copies(plan.offload, written.programs)
     if plan.overlap == "none":
         written = replace(written, programs=tuple(in_sequence(program) for program in written.programs))
     return written
@@ -160,6 +163,8 @@ def job_of(written: WrittenJob) -> tuple[Job, BuildReport]:
         layer_names=context.layer_names,
     )
     if plan.sync_every is not None:
+        from trine.parallel.data_parallel import local_sgd
+
         job = local_sgd(job, plan.sync_every)
     _refuse_unused_algorithms(plan, job)
     sizes = len(context.all_micro_batches), len(context.micro_batches)
@@ -221,6 +226,8 @@ def _of_stages(context: JobContext, has_host: bool) -> WrittenJob:
 def _data_parallel(context: JobContext, has_host: bool) -> WrittenJob:
     """Write the programs of DataParallel: the first GPU's, then one for each GPU model among the others."""
     plan, mixed = context.plan, context.mixed
+    from trine.parallel.data_parallel import build_data_parallel
+
     gpus = [0] * plan.dp if mixed is None else mixed.of_rank.tolist()
     later_gpus = sorted(set(gpus[1:]))
     programs = [build_data_parallel(context.for_ranks(gpu=gpus[0]), True, has_host)]
@@ -274,6 +281,8 @@ def _warnings(context: JobContext) -> tuple[str, ...]:
     plan, sizes = context.plan, context.all_micro_batches
     notes = [*context.tensor.warnings, *recompute_notes(plan, context.rerun_segments)]
     if plan.sharding in PARAMETERS_SHARDED:
+        from trine.parallel.sharded import unit_notes
+
         notes += unit_notes(context)
     if context.expert_load.dropped:
         notes.append(f"{float(context.expert_load.dropped):.1%} of the tokens' copies are dropped by full experts")

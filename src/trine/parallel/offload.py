@@ -74,8 +74,6 @@ def check_hosts(machine: Cluster | None, places: Int64) -> None:
 def check_offload(context: JobContext, has_host: bool) -> None:
     """Raise PlanError if there is nothing to offload, or no host memory for it."""
     target, workload = context.plan.offload, context.workload
-    if target == "none":
-        return
     if not has_host:
         raise PlanError(f"offload of the {target} needs host memory, and the cluster describes no host")
     if not workload.is_training:

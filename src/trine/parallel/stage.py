@@ -7,32 +7,26 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import groupby
 
+from trine.common.plugins import load_target
 from trine.graph.program import Label, Peer, Phase, RankProgram, Recv, Send
 from trine.parallel.chunks import ChunkPass, MicroBatch, OperatorRun, Place
-from trine.parallel.context import ContextAttention
 from trine.parallel.data import Bucket, BucketReductions
-from trine.parallel.expert_exchange import ExpertExchange
 from trine.parallel.extension import Extension, StageProgram
-from trine.parallel.fixed_costs import FixedCosts, has_fixed_costs
+from trine.parallel.fixed_costs import has_fixed_costs
 from trine.parallel.inputs import InputCopies
 from trine.parallel.job import JobContext
-from trine.parallel.offload import ActivationOffload, GradientsToHost, HostOptimizer
 from trine.parallel.pass_copies import PassCopies
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS, WEIGHT_PASS, PipelineAction
-from trine.parallel.sequence import SequenceCollectives, SequenceGradients
-from trine.parallel.sharded import ParameterGathers, ParameterUpdates
 from trine.parallel.stages import BOTH, INPUT_PART, WEIGHT_PART, Crossing
-from trine.parallel.tensor import HeadGathers, TensorCollectives
 from trine.parallel.token_partition import WHOLE
-from trine.parallel.userbuffers import UserbufferCollectives
 
-#: Gradient reductions by ``Plan.sharding``.
-REDUCTIONS: dict[str, type[BucketReductions]] = {
-    "none": BucketReductions,
-    "zero1": ParameterUpdates,
-    "zero2": ParameterUpdates,
-    "zero3": ParameterGathers,
-    "fsdp": ParameterGathers,
+#: Gradient reductions by ``Plan.sharding``, as modules of this package and their classes.
+REDUCTIONS = {
+    "none": "data:BucketReductions",
+    "zero1": "sharded:ParameterUpdates",
+    "zero2": "sharded:ParameterUpdates",
+    "zero3": "sharded:ParameterGathers",
+    "fsdp": "sharded:ParameterGathers",
 }
 #: External forms of parallelism, called after trine's: whether a job uses the form, and its extension.
 FORMS: list[tuple[Callable[[JobContext], bool], type[Extension]]] = []
@@ -346,24 +340,43 @@ def ends_backward(action: PipelineAction) -> bool:
 
 def extensions_of(context: JobContext) -> list[Callable[[StageProgram], Extension]]:
     """Return the extensions of a plan's forms of parallelism, in call order."""
+    makers: list[Callable[[StageProgram], Extension]] = []
+    for name in names_of_extensions(context):
+        makers.append(load_target(f"trine.parallel.{name}"))
+    for is_wanted, make in FORMS:
+        if is_wanted(context):
+            makers.append(make)
+    return makers
+
+
+def names_of_extensions(context: JobContext) -> list[str]:
+    """Return module and class of each extension of trine: a plan loads the forms that it uses only."""
     plan = context.plan
-    extensions: list[Callable[[StageProgram], Extension]] = [HostOptimizer] if plan.offload == "optimizer" else []
+    names = []
+    if plan.offload == "optimizer":
+        names.append("offload:HostOptimizer")
     if plan.ep > 1:
-        extensions.append(ExpertExchange)
+        names.append("expert_exchange:ExpertExchange")
     if plan.cp > 1:
-        extensions.append(ContextAttention)
+        names.append("context:ContextAttention")
     if any(split.regroups for split in context.splits.values()):
-        extensions.append(HeadGathers)
+        names.append("tensor:HeadGathers")
     if plan.tp > 1 or plan.expert_tp > 1:
         moves_tokens = plan.sequence_parallel or plan.expert_tp != plan.tp
-        sequence = UserbufferCollectives if plan.userbuffers else SequenceCollectives
-        extensions.append(sequence if moves_tokens else TensorCollectives)
+        if not moves_tokens:
+            names.append("tensor:TensorCollectives")
+        elif plan.userbuffers:
+            names.append("userbuffers:UserbufferCollectives")
+        else:
+            names.append("sequence:SequenceCollectives")
     if plan.num_replicas > 1:
-        extensions.append(REDUCTIONS[plan.sharding])
-    if plan.offload != "none":
-        extensions.append(GradientsToHost if plan.offload == "optimizer" else ActivationOffload)
+        names.append(REDUCTIONS[plan.sharding])
+    if plan.offload == "optimizer":
+        names.append("offload:GradientsToHost")
+    elif plan.offload != "none":
+        names.append("offload:ActivationOffload")
     if plan.sequence_parallel:
-        extensions.append(SequenceGradients)
+        names.append("sequence:SequenceGradients")
     if has_fixed_costs(context):
-        extensions.append(FixedCosts)
-    return [*extensions, *(make for is_wanted, make in FORMS if is_wanted(context))]
+        names.append("fixed_costs:FixedCosts")
+    return names

@@ -19,7 +19,7 @@ _PARTS = (
 _MAX_RANKS = 200
 
 
-class Share(NamedTuple):
+class PartShare(NamedTuple):
     """Time of one part of a step, in seconds."""
 
     compute_s: float = 0.0
@@ -59,33 +59,33 @@ def _bars_by_stage(found: list[Document]) -> tuple[Bar, ...]:
     return tuple(bars)
 
 
-def _bars_by_time(shares: Mapping[str, Share]) -> tuple[Bar, ...]:
+def _bars_by_time(shares: Mapping[str, PartShare]) -> tuple[Bar, ...]:
     """Return the bars, the longest first."""
     order = sorted(shares, key=lambda name: -sum(shares[name]))
     return tuple(_share_bar(name, shares[name]) for name in order)
 
 
-def _share_bar(name: str, share: Share) -> Bar:
+def _share_bar(name: str, share: PartShare) -> Bar:
     parts = (("compute", share.compute_s, "compute"), ("communication", share.communication_s, "communication"))
     return Bar(name=name, parts=parts)
 
 
-def _shares(found: list[Document], label: str) -> dict[str, Share]:
+def _shares(found: list[Document], label: str) -> dict[str, PartShare]:
     """Return the time of each part; modules named ``layers.3.mlp.up`` belong to the layer ``layers.3``."""
-    shares: dict[str, Share] = {}
+    shares: dict[str, PartShare] = {}
     for row in found:
         if label != "layer":
             shares[text(row, label)] = _share_of(row)
             continue
         name = _whole_layer(text(row, label))
-        earlier, further = shares.get(name, Share()), _share_of(row)
+        earlier, further = shares.get(name, PartShare()), _share_of(row)
         compute_s = earlier.compute_s + further.compute_s
-        shares[name] = Share(compute_s, earlier.communication_s + further.communication_s)
+        shares[name] = PartShare(compute_s, earlier.communication_s + further.communication_s)
     return shares
 
 
-def _share_of(row: Document) -> Share:
-    return Share(amount(row, "compute_s"), amount(row, "communication_s"))
+def _share_of(row: Document) -> PartShare:
+    return PartShare(amount(row, "compute_s"), amount(row, "communication_s"))
 
 
 def _whole_layer(module: str) -> str:

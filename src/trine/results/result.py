@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from trine.common.units import format_time
 from trine.errors import InputError
-from trine.results import frames, headline, summary
+from trine.results import headline, summary
 from trine.results.drawn import DrawnLinks, DrawnTimeline, MemoryField, view
-from trine.results.kineto import write_kineto
 from trine.results.records import record_table
 from trine.results.report import Report, Row, Table, Timeline
 from trine.results.run import TaskRun
@@ -144,12 +143,18 @@ class Result(TaskRun, Report):
 
         Raises InputError if the run lacks tasks of some ranks, micro-batches or steps.
         """
+        from trine.results.kineto import write_kineto
+
         write_kineto(self, folder)
 
     def to_npz(self, path: str | Path) -> None:
         """Write the record table as a compressed numpy archive."""
+        from trine.results import frames
+
         frames.to_npz(self.record_table, path)
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the record table as a data frame; raises MissingExtraError without pandas."""
+        from trine.results import frames
+
         return frames.to_frame(self.record_table)

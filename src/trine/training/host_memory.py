@@ -52,8 +52,6 @@ def written_host_bytes(setup: Setup, written: WrittenJob) -> tuple[int, ...] | N
 
     They do if they have one step, one program for each stage, and as many micro-batches as the peak needs.
     """
-    from trine.parallel.offload import host_peak_bytes
-
     plan, size = setup.plan, setup.plan.micro_batch
     if plan.offload == "none" or plan.steps > 1 or plan.sync_every is not None or len(written.programs) != plan.pp:
         return None
@@ -61,6 +59,8 @@ def written_host_bytes(setup: Setup, written: WrittenJob) -> tuple[int, ...] | N
     num_written, num_all = len(written.context.micro_batches), len(written.context.all_micro_batches)
     if num_written < num_all and (size is None or num_written * size < needed):
         return None
+    from trine.parallel.offload import host_peak_bytes
+
     return tuple(map(host_peak_bytes, written.programs))
 
 

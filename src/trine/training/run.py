@@ -47,7 +47,6 @@ from trine.training.resolved import resolved_inputs
 from trine.training.run_facts import RunFacts
 from trine.training.setup import SLOWER_SCHEDULE, Setup, costs_on, placement_of, setup_of
 from trine.training.times_only import is_times_only
-from trine.training.trades import verdicts
 
 if TYPE_CHECKING:
     from trine.collectives.nccl.steps import StepCosts
@@ -108,6 +107,8 @@ def _advice(setup: Setup, result: Result) -> tuple[str, ...]:
         fold=FoldMode.OFF if setup.options.fold == FoldMode.OFF else FoldMode.ON, warnings=(), compare=False,
         software=setup.software.profile or NO_SOFTWARE,
     )  # fmt: skip
+    from trine.training.trades import verdicts
+
     with unobserved():
         return verdicts(
             result, setup.plan, lambda plan: simulate(setup.workload, plan, options=options),
@@ -186,39 +187,49 @@ def _run_of_everything(setup: Setup, folded: JobRun) -> JobRun:
 
 def _run(setup: Setup) -> _Run:
     """Build the job and run it: few of its micro-batches if they repeat, else all."""
-    from trine.folding.convergence import counts_after
-    from trine.folding.period import first_counts
-    from trine.folding.period_check import check_repeats
-    from trine.folding.term_drift import check_terms
-
     total = _num_micro_batches(setup)
-    synchronises = None if setup.launch is None else setup.launch.synchronises
-    folds = fold_of(setup.options.fold).folds_micro_batches
-    counts = first_counts(setup.plan, total, synchronises) if folds else ()
-    why = _why_each_microbatch(setup) if counts else ""
-    run = None
+    counts: tuple[int, ...] = ()
+    if total > 1 and fold_of(setup.options.fold).folds_micro_batches:
+        from trine.folding.period import first_counts
+
+        counts = first_counts(setup.plan, total, None if setup.launch is None else setup.launch.synchronises)
+    if not counts:
+        return _run_micro_batches(setup, None)
+    why = _why_each_microbatch(setup)
+    run = None if why else _few_micro_batches(setup, total, counts)
+    if run is None:
+        return replace(_run_micro_batches(setup, None), why=why or f"{counts[-1]} of them do not repeat")
+    return _verified_micro_batches(setup, run) if fold_of(setup.options.fold).verifies else run
+
+
+def _few_micro_batches(setup: Setup, total: int, counts: tuple[int, ...]) -> _Run | None:
+    """Run the first of ``counts`` micro-batches that repeat and stand for ``total``; return None if none do."""
+    from trine.folding.convergence import counts_after
+
     few = replace(setup, options=replace(setup.options, fold="on")) if setup.options.fold == "verify" else setup
-    remaining = [] if why else list(counts)
-    while remaining and run is None:
+    distance = setup.plan.pp if setup.plan.virtual_stages > 1 else 1
+    remaining = list(counts)
+    while remaining:
         simulated = remaining.pop(0)
         attempt = _repeated(few, total, simulated, few.options.fold == "on" and simulated == counts[-1])
         if attempt.job_run.repeats is not None:
-            run = attempt
-        else:
-            distance = setup.plan.pp if setup.plan.virtual_stages > 1 else 1
-            remaining = counts_after(remaining, attempt.job_run, distance)
-    if run is None:
-        whole = _run_micro_batches(setup, None)
-        return replace(whole, why=why or f"{counts[-1]} of them do not repeat") if counts else whole
-    if fold_of(setup.options.fold).verifies:
-        every = _run_of_everything(setup, run.job_run)
-        repeats = run.job_run.repeats
-        assert repeats is not None
-        verified = check_repeats(run.job_run, every, repeats)
-        check_terms(run.job_run, every, repeats)
-        job_run = replace(run.job_run, repeats=replace(repeats, verified=verified), sentence=every.sentence)
-        return replace(run, job_run=job_run)
-    return run
+            return attempt
+        remaining = counts_after(remaining, attempt.job_run, distance)
+    return None
+
+
+def _verified_micro_batches(setup: Setup, run: _Run) -> _Run:
+    """Compare a run of few micro-batches with one of all micro-batches and ranks."""
+    from trine.folding.period_check import check_repeats
+    from trine.folding.term_drift import check_terms
+
+    every = _run_of_everything(setup, run.job_run)
+    repeats = run.job_run.repeats
+    assert repeats is not None
+    verified = check_repeats(run.job_run, every, repeats)
+    check_terms(run.job_run, every, repeats)
+    job_run = replace(run.job_run, repeats=replace(repeats, verified=verified), sentence=every.sentence)
+    return replace(run, job_run=job_run)
 
 
 def _repeated(setup: Setup, total: int, simulated: int, accepts_bound: bool) -> _Run:

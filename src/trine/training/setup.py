@@ -29,7 +29,6 @@ from trine.errors import InputError, PlanError, nearest
 from trine.graph.grid import RankGrid
 from trine.graph.workload import SYNTHESISED, Workload
 from trine.parallel.constraints import LayoutFacts, check_layout, ignored_options, met_with_settings, resolve_layout
-from trine.parallel.offload import check_hosts
 from trine.parallel.plan import Plan
 from trine.parallel.rank_kinds import MixedGpus
 from trine.software.profile import NO_SOFTWARE
@@ -161,14 +160,14 @@ class Setup:
 
     def tensor_times(self) -> TensorTimes | None:
         """Return the times of collectives beside which GEMMs run in pieces; None without pieces, or if unknown."""
-        from trine.parallel.contention import kernels_of
-        from trine.parallel.tensor_times import tensor_times
-
         plan, gpu = self.plan, known_gpu(self.gpu_names[0])
         if not (plan.userbuffers or plan.tp_overlap > 1) or self.machine is None or gpu is None:
             return None
         if self.mixed is not None:
             return None
+        from trine.parallel.contention import kernels_of
+        from trine.parallel.tensor_times import tensor_times
+
         profile = self.software.profile
         factors = (1.0, 1.0) if profile is None else profile.communication_factors()
         costs = costs_on(self.options.collective_costs, self.machine, network=self.network, factors=factors)
@@ -330,6 +329,8 @@ def setup_times(
             words = "userbuffers are ignored: tensor-parallel groups are larger than an NVLink domain, or cross one"
             layout_warnings = (*layout_warnings, words)
     if plan.offload != "none":
+        from trine.parallel.offload import check_hosts
+
         check_hosts(machine.cluster, machine.places)
     compute = meant(options.compute, workload, machine.target)
     times = timing(workload, compute, machine.gpu, machine.gpus_below)

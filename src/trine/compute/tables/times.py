@@ -11,7 +11,7 @@ import math
 import re
 from dataclasses import replace
 from fractions import Fraction
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trine.cluster.measured_gpu import measured_gpu
 from trine.cluster.presets import GpuSpec
@@ -29,7 +29,6 @@ from trine.compute.cost import (
 )
 from trine.compute.documents import DocumentShare, document_shares
 from trine.compute.kinds import family_of, kind_of
-from trine.compute.law import FitReport
 from trine.compute.resize import Resized, Split, is_expert_product, resized
 from trine.compute.roofline import TABLES, Duration, Roofline, Shares, alike_in, dtype_name, stated_precision
 from trine.compute.tables.files import TableTime, summed
@@ -38,6 +37,9 @@ from trine.compute.tables.machine import generation_of, is_foreign, left_out_err
 from trine.compute.tables.operators import FLOOR_US, AttentionShape, OperatorTables
 from trine.compute.tables.traffic import traffic
 from trine.graph.workload import Operator, Workload
+
+if TYPE_CHECKING:
+    from trine.compute.law import FitReport
 
 # Table look-ups for operators with known tensors: as a matrix product, an attention or memory traffic.
 #

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
 from math import gcd, prod
 from typing import TYPE_CHECKING
 
@@ -17,130 +15,24 @@ from trine.common.arguments import check_whole, named_arguments
 from trine.common.not_modelled import VALUES, not_modelled
 from trine.common.precision import PRECISIONS
 from trine.common.units import whole_number
-from trine.compute import Calibration, Roofline, Shares, Work, calibrate, kind_of
-from trine.compute.calibration import Point, signatures
-from trine.compute.cost import Sizing
-from trine.compute.law import fit_laws
-from trine.compute.linear import anchored
-from trine.compute.models import Transfer
-from trine.compute.resize import Split
-from trine.compute.roofline import ROOFLINE, TABLES
+from trine.compute.roofline import ROOFLINE, TABLES, Shares
 from trine.compute.tables.machine import generation_of
-from trine.compute.tables.times import TableTimes
 from trine.errors import InputError, SpecError, nearest
 from trine.graph.workload import EVEN_EXPERTS, SYNTHESISED, Operator, Workload
 from trine.software.precision import CastRecipe, known_precisions, load_precision
 from trine.software.profile import NO_SOFTWARE, OperatorStyle, Software, load_software
 from trine.workload.architecture.blocks import KimiDelta, LinearAttention, Mamba, Mamba2, Mixture
 from trine.workload.architecture.model import Architecture
-from trine.workload.readers import load_bundled
 from trine.workload.synthesis.adapters import Adapters, parse_adapters
 from trine.workload.synthesis.documents import Documents, pack_documents, parse_documents
 from trine.workload.synthesis.graph import Graph
-from trine.workload.synthesis.layered import layered
 from trine.workload.synthesis.model_files import check_transformer, load_model
 from trine.workload.synthesis.spec import Bert, ConvNet, Convolutional, EncoderDecoder, ModelSpec, Transformer
+from trine.workload.synthesis.times import FITTED, TIMES, with_roofline_times, with_table_times
 from trine.workload.synthesis.transformer import transformer
 
 if TYPE_CHECKING:
     from trine.compute import Calibration
-
-
-# How long the operators of a synthesised workload take: by the data sheet, or by laws fitted on recorded traces.
-
-FITTED = "fitted"
-SHEETS = "the data sheets'"
-TIMES = (TABLES, ROOFLINE, FITTED)
-#: Bundled traces that times are fitted on; both were recorded on one GPU at batch 128 in float32.
-FITTED_ON = ("vgg13-h100-b128", "resnet50-h100-b128")
-
-
-def with_roofline_times(workload: Workload, gpu: GpuSpec, shares: Shares) -> Workload:
-    """Return ``workload`` with the times of the roofline of ``gpu``."""
-    model, split = Roofline(workload, gpu, shares), Split(workload.batch)
-    timed = tuple(replace(op, gpu_time_ps=model.duration(op, split).ps) for op in workload.operators)
-    text = f"operator times are a roofline of the {gpu.name}: {shares.text} (trine help roofline has its errors)"
-    return _with_times(workload, timed, ROOFLINE, text, shares.to_metadata(), gpu)
-
-
-def with_table_times(workload: Workload, gpu: GpuSpec) -> Workload:
-    """Return ``workload`` with times from measured operators of ``gpu``, or of its nearest sibling."""
-    model, split = TableTimes(workload, gpu), Split(workload.batch)
-    timed = tuple(replace(op, gpu_time_ps=model.duration(op, split).ps) for op in workload.operators)
-    return _with_times(workload, timed, TABLES, f"{model.notes[0]} (trine help operator-time)", {}, gpu)
-
-
-def with_fitted_times(workload: Workload, gpu: GpuSpec, calibration: Calibration | None) -> Workload:
-    """Return ``workload`` with the times of ``calibration``, by default of the bundled traces.
-
-    An operator that was recorded at the same shapes, or at another batch, starts from that time, as a trace's own
-    would; all others have the law of their kind. On another GPU than the traces', times are scaled by the data sheets.
-    """
-    traced = _bundled() if calibration is None else _Traced(calibration)
-    if traced.gpu is None:
-        raise InputError("names no GPU: add --trace-gpu NAME to trine calibrate", field="calibration")
-    source = load_gpu(traced.gpu)
-    transfer = Transfer(source, gpu, workload) if source.name != gpu.name else None
-    sizing, split, names = Sizing(workload), Split(workload.batch), signatures(workload)
-    timed, measured_ps, total_ps = [], 0, 0
-    for op in workload.operators:
-        amount = sizing.work(op, split)
-        ps, is_measured = traced.time_ps(op, names[op.id], workload.batch, amount)
-        total_ps, measured_ps = total_ps + ps, measured_ps + (ps if is_measured else 0)
-        if transfer is not None:
-            ps, _ = transfer.time(sizing.sizes(op, split), amount, ps, traced.laws.law(kind_of(op)).fixed_ps)
-        timed.append(replace(op, gpu_time_ps=ps))
-    text = (
-        f"operator times come from operators of {', '.join(traced.sources)} ({source.name}): same shapes for "
-        f"{measured_ps / max(total_ps, 1):.0%} of the time, otherwise a fit over their FLOPs and bytes"
-    )
-    if transfer is not None:
-        text += f"; scaled to the {gpu.name} by the ratio of {transfer.basis.replace('their', SHEETS)}"
-    return _with_times(workload, tuple(timed), FITTED, text, {}, gpu)
-
-
-class _Traced:
-    """Measured times by shape, and the laws fitted on all of them."""
-
-    def __init__(self, calibration: Calibration) -> None:
-        self.gpu, self.sources = calibration.gpu, calibration.sources
-        self.laws = fit_laws(calibration.samples(), calibration.resolution_ps)
-        self._points: dict[str, list[Point]] = {}
-        for point in calibration.points:
-            self._points.setdefault(_shapes(point.operator), []).append(point)
-
-    def time_ps(self, operator: Operator, signature: str, batch: int, amount: Work) -> tuple[int, bool]:
-        """Return the time of ``operator`` in ps, and whether one of its shapes was measured."""
-        law = self.laws.law(kind_of(operator))
-        points = self._points.get(_shapes(signature))
-        if not points:
-            return (math.ceil(law.time_ps(amount)) if amount.flops or amount.bytes else 0), False
-        batches = [p.batch for p in points]
-        nearest_batch = min(batches, key=lambda b: (abs(math.log(b / batch)), b))
-        points_of_batch = [p for p in points if p.batch == nearest_batch]
-        nearest_points = sorted(points_of_batch, key=lambda p: p.time_ps)
-        anchor = nearest_points[(len(nearest_points) - 1) // 2]
-        return anchored(law, Work(anchor.flops, anchor.bytes), anchor.time_ps, amount), True
-
-
-def _shapes(signature: str) -> str:
-    """Return a signature without the number that distinguishes operators of equal shapes."""
-    return signature.rpartition(" #")[0]
-
-
-@cache
-def _bundled() -> _Traced:
-    return _Traced(calibrate([load_bundled(name, None) for name in FITTED_ON]))
-
-
-def _with_times(
-    workload: Workload, operators: tuple[Operator, ...], times: str, text: str, metadata: Mapping[str, str],
-    gpu: GpuSpec,
-) -> Workload:  # fmt: skip
-    return replace(
-        workload, gpu=gpu.name, operators=operators, assumptions=(text, *workload.assumptions),
-        metadata={**workload.metadata, "times": times, **metadata},
-    )  # fmt: skip
 
 
 #: This prefix marks a model in place of a trace file: ``model:llama-3-8b,sequence=4096``.
@@ -568,6 +460,8 @@ def _layered_workload(model: Architecture, options: Synthesis, software: Softwar
         has = f"{model.name} has {_layers_ahead(len(model.predicted))}"
         raise InputError(f"{has}; got {predicted}", field="mtp")
     dtype, batch = DTYPES[options.dtype or "bf16"], options.batch or 1
+    from trine.workload.synthesis.layered import layered
+
     graph = layered(
         model, batch=batch, sequence=sequence, layers=layers, dtype=dtype, software=software,
         precision=_recipe_of(options, dtype), adapters=_adapters_of(options), predicted=predicted,
@@ -694,7 +588,6 @@ def _workload(
 
 
 def _timed(spec: ModelSpec, workload: Workload, options: Synthesis, calibration: Calibration | None) -> Workload:
-    from trine.workload.synthesis.model import FITTED, TIMES, with_fitted_times, with_roofline_times, with_table_times
 
     is_conv, precision = isinstance(spec, ConvNet), workload.metadata.get("precision", "")
     usual = ROOFLINE if options.shares else TABLES
@@ -712,6 +605,8 @@ def _timed(spec: ModelSpec, workload: Workload, options: Synthesis, calibration:
         if not is_conv and calibration is None:
             text = "the bundled traces have no operators of transformers to fit on"
             raise InputError(f"{text}: give a calibration, or times=roofline", field="times")
+        from trine.workload.synthesis.fitted_times import with_fitted_times
+
         return with_fitted_times(workload, load_gpu(options.gpu), calibration)
     if calibration is not None:
         raise InputError(f"{times} times use no calibration: times=fitted does", field="calibration")
