@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from run_traces import all_reduce, dump, entry, kernel, launch, trace, two_ranks, write
 
+from trine.cli.main import app
 from trine.errors import InputError, TraceError
 from trine.runs.causes import STRAGGLER
 from trine.runs.folder import check_folder, read_run
