@@ -88,6 +88,16 @@ def test_chunks_of_the_loss_divide_the_logits() -> None:
     assert uses[1] - uses[2] == pytest.approx(4 * logits / 4, rel=0.05)
 
 
+def test_chunks_of_the_loss_divide_the_copies_of_an_eager_loss_too() -> None:
+    """Float32 copies that no operator names: each chunk has its part of them."""
+    model, plan = replace(LLAMA, layers=1), replace(FSDP, batch=8)
+    profiles = [changed("torchtitan-eager", loss_chunks=count) for count in (1, 2, 4)]
+    uses = [use(model, plan, one).use.allocated_bytes for one in profiles]
+    assert uses[0] - uses[1] == pytest.approx(2 * (uses[1] - uses[2]), rel=0.05)
+    logits = 8 * model.sequence * model.vocab
+    assert uses[0] - uses[1] == pytest.approx(12 * logits / 2, rel=0.1)
+
+
 def test_grouped_products_and_the_router_run_again() -> None:
     """torchtitan keeps neither routed inputs nor results of experts in any layer."""
     plan = trine.Plan(dp=8, batch=16, sharding="fsdp", recompute="selective")
