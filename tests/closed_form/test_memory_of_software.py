@@ -12,6 +12,7 @@ from trine.graph.memory import BLOCKS_PER_STREAM, stream_of
 from trine.results.allocator import CachingAllocator, peak_of
 from trine.software import load_software
 from trine.training.memory import rank_memory, stage_programs
+from trine.training.software import software_of
 from trine.workload.synthesis.model import Synthesis, from_text, written
 from trine.workload.synthesis.model_files import load_model
 from validation.memory import changed
@@ -87,6 +88,16 @@ def test_chunks_of_the_loss_divide_the_logits() -> None:
     assert uses[1] - uses[2] == pytest.approx(4 * logits / 4, rel=0.05)
 
 
+def test_chunks_of_the_loss_divide_the_copies_of_an_eager_loss_too() -> None:
+    """Float32 copies that no operator names: each chunk has its part of them."""
+    model, plan = replace(LLAMA, layers=1), replace(FSDP, batch=8)
+    profiles = [changed("torchtitan-eager", loss_chunks=count) for count in (1, 2, 4)]
+    uses = [use(model, plan, one).use.allocated_bytes for one in profiles]
+    assert uses[0] - uses[1] == pytest.approx(2 * (uses[1] - uses[2]), rel=0.05)
+    logits = 8 * model.sequence * model.vocab
+    assert uses[0] - uses[1] == pytest.approx(12 * logits / 2, rel=0.1)
+
+
 def test_grouped_products_and_the_router_run_again() -> None:
     """torchtitan keeps neither routed inputs nor results of experts in any layer."""
     plan = trine.Plan(dp=8, batch=16, sharding="fsdp", recompute="selective")
@@ -153,6 +164,29 @@ def test_options_that_a_model_cannot_have_are_refused(text) -> None:
         from_text(f"model:{text}")
 
 
+def test_copies_of_keys_and_values_are_kept_for_both() -> None:
+    """Without grouped queries, key_values: 1 keeps a copy of the keys and one of the values of each layer."""
+    model = replace(LLAMA, kv_heads=LLAMA.heads)
+    none, both = (changed("torchtitan", keeps={"key_values": count} if count else {}) for count in (0, 1))
+    plan = replace(FSDP, batch=8)
+    more = use(model, plan, both).by_category["activations"] - use(model, plan, none).by_category["activations"]
+    keys = 2 * plan.batch * model.sequence * model.hidden
+    assert more == pytest.approx(model.layers * 2 * keys, rel=1e-3)
+    grouped = [use(LLAMA, plan, one).use for one in (none, both)]
+    assert grouped[0] == grouped[1]
+
+
+def test_results_of_spread_experts_are_kept_with_selective_recomputation() -> None:
+    """Tokens that expert parallelism has sent back: top_k of each token, hidden features each, in each layer."""
+    plan = trine.Plan(dp=8, ep=8, batch=8, sharding="fsdp", recompute="selective")
+    base = load_software("torchtitan").memory.selective_keeps
+    styles = [base.model_copy(update={"exchanged": each}) for each in ("kept", "recomputed")]
+    profiles = [changed("torchtitan", loss_chunks=64, selective_keeps=style) for style in styles]
+    kept, again = (use(MOE, plan, one).by_category["activations"] for one in profiles)
+    sent = 2 * plan.batch * MOE.sequence * MOE.experts.top_k * MOE.hidden
+    assert kept - again >= (MOE.layers - 1) * sent
+
+
 def test_dropout_needs_a_profile() -> None:
     with pytest.raises(InputError, match="profile"):
         from_text("model:llama-3-8b,dropout=yes", software="none")
@@ -185,3 +219,11 @@ def test_eager_torchtitan_copies_gathers_and_rotates_all_heads() -> None:
     assert times[0] > 1.05 * times[1]
     one = [trine.simulate(model, trine.Plan(), cluster="dgx-h100", software=s).step_time_s for s in (plain, sharded)]
     assert one[0] == one[1]
+
+
+def test_a_loss_is_chosen_for_transformers_that_trine_writes() -> None:
+    chosen = software_of("megatron-core", "model:llama-3-8b", None, loss="unfused")
+    assert chosen.profile is not None
+    assert chosen.profile.operators.loss == "unfused"
+    with pytest.raises(InputError, match="vgg13-h100-b128 has its own operators"):
+        software_of("megatron-core", "vgg13-h100-b128", None, loss="unfused")

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from trine.cluster import load_cluster, load_gpu
+from trine.collectives.nccl import Collectives
+from trine.collectives.options import CollectiveOptions
 from trine.inference import recurrence_times
 from trine.inference.attention_times import AttentionTimes, HeadShapes, LatentTimes
 from trine.inference.communication import Communication, exchange_kernel
@@ -196,3 +198,14 @@ def test_curves_go_on_in_proportion_beyond_their_end():
     assert at_tokens(TOKENS[-1], curve) == 100.0
     assert at_tokens(2 * TOKENS[-1], curve) == 200.0
     assert at_tokens(1, curve) == 1.0
+
+
+@pytest.mark.parametrize(("op", "ways"), [("all_reduce", 8), ("all_gather", 4), ("reduce_scatter", 8)])
+def test_large_messages_take_the_time_of_the_library(op, ways):
+    """1 GiB is far beyond the engine's own kernel: the time of ``trine collective`` with CUDA graphs."""
+    cluster = load_cluster("dgx-h100")
+    times = Communication(cluster, load_engine("vllm"))
+    found = {"all_reduce": times.all_reduce_us, "all_gather": times.gather_us, "reduce_scatter": times.scatter_us}[op]
+    library = Collectives(cluster, range(ways), CollectiveOptions(launch="graph")).predict(op, 2**30)
+    assert found(2**30, ways) == pytest.approx(library.time_ps / 1e6)
+    assert found(2**30, 1) == 0

@@ -137,3 +137,11 @@ def test_the_closed_form_is_the_loop_of_prompts_before_decodes():
 def test_loops_of_very_many_steps_take_the_closed_form():
     load = ClientLoad(clients=2000, prompt=100_000, cached=0, output=100, budget=2048, running=2000)
     assert closed_loop(LinearTimer(), load_engine("vllm"), load) == closed_form(LinearTimer(), load)
+
+
+def test_other_loads_run_step_by_step():
+    profile = load_engine("vllm")
+    load = ClientLoad(clients=8, prompt=600, cached=0, output=60, budget=2048, running=8)
+    found = closed_loop(LinearTimer(), profile, load)
+    assert found == ClosedLoop(LinearTimer(), profile, load).run()
+    assert found != closed_form(LinearTimer(), load)

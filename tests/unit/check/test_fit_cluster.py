@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import trine
-from trine.check.fit_cluster import fit_cluster
+from trine.check.fit_cluster import LARGE_OCTAVES, _run_of, _weights, fit_cluster
 from trine.check.nccl_tests import read_log
 from trine.cli.main import app
 from trine.cluster import load_cluster
@@ -103,6 +103,32 @@ def test_the_file_reads_back_and_widens_the_range_of_a_step(tmp_path):
     assert high >= with_spread.step_time_ps + reach - 2
     assert low <= with_spread.step_time_ps - reach / far + 2
     assert "varies by" in with_spread.band.words
+
+
+def test_large_sizes_weigh_as_much_as_all_others(tmp_path):
+    """With n of m sizes within LARGE_OCTAVES of the largest, each of them weighs m / 2n, the others m / 2(m - n)."""
+    log = write_log(tmp_path / "a.log", load_cluster("dgx-h100"), 0.0)
+    run = _run_of(log, load_cluster("dgx-h100"))
+    largest = max(SIZES)
+    is_large = [size >= largest / 2**LARGE_OCTAVES for size in SIZES]
+    expected = [len(SIZES) / 2 / (is_large.count(True) if each else is_large.count(False)) for each in is_large]
+    assert 0 < is_large.count(True) < len(SIZES) / 2
+    assert _weights([run]) == pytest.approx(expected)
+    assert sum(_weights([run, run])) == pytest.approx(2 * len(SIZES))
+
+
+def test_a_stray_size_hardly_moves_the_fit(tmp_path):
+    """One large size at ten times its time: the bandwidth stays within 8 %."""
+    base = load_cluster("dgx-h100")
+    write_log(tmp_path / "a.log", base, 0.01, seed=1)
+    lines = (tmp_path / "a.log").read_text().splitlines()
+    cells = lines[-2].split()
+    for time in (5, 9):
+        cells[time] = f"{float(cells[time]) * 10:.2f}"
+        cells[time + 1], cells[time + 2] = (f"{float(cells[time + i]) / 10:.3f}" for i in (1, 2))
+    (tmp_path / "b.log").write_text("\n".join([*lines[:-2], "  ".join(cells), lines[-1]]) + "\n")
+    fits = [fit_cluster(base, [read_log(tmp_path / name)]).links[0].bandwidth for name in ("a.log", "b.log")]
+    assert fits[1] == pytest.approx(fits[0], rel=0.08)
 
 
 @pytest.mark.slow

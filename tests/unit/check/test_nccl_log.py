@@ -329,6 +329,13 @@ def test_a_time_that_contradicts_its_bandwidth(tmp_path: Path) -> None:
     )
 
 
+def test_a_time_of_three_times_its_bandwidth_is_left_out(tmp_path: Path) -> None:
+    found = read(tmp_path, log(ROWS).replace("  26.62  ", "  79.86  "))
+    assert times_us(found)[1] == (1 << 20, None, 26.1)
+    kept = read(tmp_path, log(ROWS).replace("  26.62  ", "  30.61  "))
+    assert times_us(kept)[1] == (1 << 20, 30.61, 26.1)
+
+
 def test_processes_without_mpi_are_refused(tmp_path: Path) -> None:
     alone = [line.replace("Pid    100", "Pid    777") for line in devices(1)]
     with pytest.raises(InputError, match=r"2 processes are rank 0.*MPI=1"):

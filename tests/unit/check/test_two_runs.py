@@ -66,6 +66,12 @@ def test_a_known_change_is_found_in_its_sizes(tmp_path, factor, state):
     assert (answer.ranges[0][1], answer.ranges[-1][2]) == (changed[0], changed[-1])
 
 
+def test_a_change_of_12_percent_is_more_than_two_single_measurements_differ(tmp_path):
+    """Single measurements repeat within 2.5 %; the logs themselves scatter by 0.5 %."""
+    assert compared(tmp_path, lambda size: 1.12, noise=0.005).state == SLOWER
+    assert compared(tmp_path, lambda size: 1.03, noise=0.005).state == SAME
+
+
 def test_repeated_measurements_give_the_noise(tmp_path):
     """Ten measurements of each size with 2 % of noise: the ratio of medians has 2 % x sqrt(2 / 10)."""
     answer = compared(tmp_path, lambda size: 1.04, repeats=10)

@@ -1,7 +1,9 @@
 """Does the drawing show every kind of cluster, completely or with a count of the hidden parts?"""
 
+import math
 import xml.etree.ElementTree as ET
 from collections import Counter
+from itertools import combinations, pairwise
 
 import pytest
 
@@ -69,6 +71,27 @@ def test_flat_fabrics_are_circles():
     assert not picture.frames
     hubs = [mark for mark in picture.marks if mark.kind == "switch"]
     assert len({round((mark.x**2 + mark.y**2) ** 0.5, 6) for mark in hubs}) == 1
+
+
+@pytest.mark.parametrize("count", [3, 12, 20])
+def test_devices_on_a_circle_lie_at_equal_distances_apart(count):
+    """Equal steps around the whole circle, and at least a mark's width between neighbours."""
+    picture = lay_out(build_topology("full", "50 GB/s", "1 us", count))
+    angles = sorted(math.atan2(mark.y, mark.x / 1.15) for mark in picture.marks)
+    assert len(angles) == count
+    steps = [b - a for a, b in pairwise([*angles, angles[0] + 2 * math.pi])]
+    assert steps == pytest.approx([2 * math.pi / count] * count)
+    assert min(math.dist((a.x, a.y), (b.x, b.y)) for a, b in combinations(picture.marks, 2)) > 0.9
+
+
+def test_hosts_around_the_switches_of_a_flat_fabric_lie_at_equal_angles():
+    picture = lay_out(build_topology("dragonfly:4x2x2", "50 GB/s", "1 us", 72))
+    far = max(math.hypot(mark.x, mark.y) for mark in picture.marks)
+    outer = [mark for mark in picture.marks if math.hypot(mark.x, mark.y) > far - 1e-6]
+    angles = sorted(math.atan2(mark.y, mark.x) for mark in outer)
+    steps = [b - a for a, b in pairwise([*angles, angles[0] + 2 * math.pi])]
+    assert steps == pytest.approx([2 * math.pi / len(outer)] * len(outer))
+    assert 0.6 < 2 * math.pi * far / len(outer) < 2.5
 
 
 def test_large_grids_say_how_much_is_drawn():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -271,3 +272,14 @@ def test_float32_convolutions_of_a_gpu_measured_in_tf32_only_are_transferred() -
     assert found.evidence == "transferred"
     faster = convolution(load_gpu("h100-sxm"), layer, "tfloat32").us
     assert faster <= found.us < convolution(load_gpu("v100"), layer, "float32").us
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"batch": 0}, {"size": (14, 0)}, {"stride": (0, 1)}, {"padding": (1, -1)}, {"filter": (3, 17)},
+     {"filter": (17, 3)}, {"channels": 255, "groups": 2}, {"out": 255, "groups": 2}],
+    ids=str,
+)  # fmt: skip
+def test_a_convolution_without_an_output_is_refused(changes):
+    with pytest.raises(InputError):
+        replace(RESNET, **changes)

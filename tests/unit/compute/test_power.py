@@ -6,10 +6,12 @@ import pytest
 
 import trine
 from trine.cluster import load_gpu
-from trine.compute.clock import power_cap
-from trine.compute.power import StepLoad
+from trine.compute import make_compute
+from trine.compute.clock import StepClock, power_cap
+from trine.compute.power import Bounds, StepLoad, load_of
 from trine.compute.power_curve import curve_of, power_curves
 from trine.errors import InputError
+from trine.workload.readers import load_bundled
 
 JOB = "model:llama-3.2-1b,sequence=2048"
 
@@ -81,3 +83,33 @@ def test_refusals():
         trine.simulate("vgg13-h100-b128", gpu="b200", power_cap_w=500)
     with pytest.raises(InputError, match="no published power curve of an unknown GPU"):
         power_cap(500, trine.load(JOB), None, None)
+
+
+def test_half_of_the_memorys_energy_follows_the_voltage():
+    """A memory-bound step of 1 s at the maximum clock: half its memory power scales with V^2, half stays."""
+    gpu, workload = load_gpu("h100-sxm"), load_bundled("vgg13-h100-b128", 128)
+    curve = curve_of(gpu)
+    model = make_compute("recorded", workload)
+    load = load_of(workload, model, Bounds(workload, gpu), curve, workload.batch)
+    assert load.memory_s > 0
+    assert load.steady_j == pytest.approx(curve.memory_w * load.memory_s / 2)
+    assert load.clocked_j >= load.steady_j * (1 - 1e-9)
+
+
+def test_the_likely_clock_spans_errors_of_power_and_of_the_slope():
+    """Clocks at a limit with 20 % more or less dynamic energy, and a slope of the voltage 0.12 larger or smaller."""
+    curve = curve_of(load_gpu("h100-sxm"))
+    load = StepLoad(compute_s=1.0, memory_s=0.2, clocked_j=900.0, steady_j=60.0)
+    chosen = StepClock(550, curve, load, load.clock_at(curve, 550), is_table=True, base=1.0)
+    clocks = []
+    for energy, error in itertools.product((0.8, 1.0, 1.2), (-0.12, 0.0, 0.12)):
+        bent = curve.model_copy(update={"slope": min(max(curve.slope + error, 0.01), 0.99)})
+        scaled = StepLoad(compute_s=1.0, memory_s=0.2, clocked_j=900.0 * energy, steady_j=60.0 * energy)
+        clocks.append(min(scaled.clock_at(bent, 550), curve.ceiling) * curve.max_mhz)
+    assert chosen.range_mhz() == (min(clocks), max(clocks))
+    assert min(clocks) < min(clocks[1::3]) or max(clocks) > max(clocks[1::3])  # the slope matters here
+
+
+def test_a_gpu_that_communicates_draws_half_its_limit():
+    states = step(power_cap_w=600).energy.states_w
+    assert states["communicating"] == pytest.approx(350)

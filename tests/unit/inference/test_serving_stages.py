@@ -5,7 +5,9 @@ import pytest
 import trine
 from trine.inference.deployment import resolve, step_timer
 from trine.inference.job import ServingJob, ServingLayout
+from trine.inference.products import TOKENS
 from trine.inference.steps import HEAD, Step, StepTimer
+from trine.workload.architecture.blocks import LinearAttention, Mlp
 
 
 def timer_of(pp: int) -> StepTimer:
@@ -40,3 +42,18 @@ def test_a_pipeline_costs_bubbles_in_a_closed_loop():
     piped = trine.infer("llama-3-8b", pp=2, **common)
     assert piped.tokens_per_s_per_gpu.value < single.tokens_per_s_per_gpu.value
     assert piped.end_to_end_s.value > single.end_to_end_s.value
+
+
+def test_small_kernels_move_each_activation_once():
+    """Of 16 bits: an activation reads two features and writes one; a linear mixer moves the hidden features 4 times,
+    twice; norms with residuals read two and write two.
+    """
+    timer = timer_of(1)
+    layer = timer.deployment.model.layers[0]
+    hidden, moved = timer.deployment.model.hidden, timer._times.moved_us
+    activation = timer._small_us(Mlp(ffn=4096))
+    assert activation == pytest.approx([moved(tokens * 3 * 2 * 4096) for tokens in TOKENS])
+    mixer = timer._small_us(LinearAttention(key_heads=4, value_heads=8, key_size=64, value_size=64))
+    assert mixer == pytest.approx([2 * moved(tokens * 4 * 2 * hidden) for tokens in TOKENS])
+    norms = timer._norms_us(layer)
+    assert norms == pytest.approx([layer.norms * moved(tokens * 4 * 2 * hidden) for tokens in TOKENS])

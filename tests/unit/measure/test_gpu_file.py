@@ -341,6 +341,7 @@ DAMAGES = {
     "twice": (lambda c: c["kernels"].append(c["kernels"][0]), r"kernels\[\d+\]: gemm \[.*\] in bfloat16 comes twice"),
     "empty": (lambda c: c.update(kernels=[]), "kernels: .*at least 1"),
     "peak": (lambda c: c["gpu"].update(compute={"float32": "1 TFLOP/s"}), r"gpu\.compute: has no peak of bfloat16"),
+    "no bandwidth": (lambda c: c["gpu"].update(memory_bandwidth="0.1 B/s"), r"gpu\.memory_bandwidth"),
     "no peak": (lambda c: c["gpu"].update(compute={"bfloat16": "0 FLOP/s"}), r"gpu\.compute\.bfloat16"),
     "no rate": (lambda c: c["gpu"].update(memory_bandwidth="0 B/s"), r"gpu\.memory_bandwidth"),
     "unit": (lambda c: c["gpu"].update(memory_bandwidth=768), r"gpu\.memory_bandwidth: .*768"),

@@ -9,9 +9,9 @@ from trine.errors import PlanError
 from trine.graph.grid import RankGrid
 from trine.graph.program import Peer
 from trine.parallel.data import Gradient, fill_buckets
-from trine.parallel.plan import Plan, micro_batches
+from trine.parallel.plan import Plan, form_facts, micro_batches
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, SCHEDULES, Pipeline, PipelineAction
-from trine.parallel.stages import cut_into_stages
+from trine.parallel.stages import INPUT_PART, WEIGHT_PART, Stages, cut_into_stages
 
 
 def test_grid_numbers_tensor_parallel_ranks_next_to_each_other():
@@ -118,3 +118,17 @@ def test_wrong_cuts_are_refused_by_name(cuts, says):
 def test_plans_that_cannot_run_are_refused(fields, says):
     with pytest.raises(PlanError, match=says):
         Plan(**fields)
+
+
+def test_only_another_dispatch_of_experts_is_a_form_of_the_plan():
+    spread = {"dp": 4, "ep": 4}
+    assert form_facts(Plan(**spread, dispatch="deepep"))["dispatch"] == "deepep"
+    assert form_facts(Plan(**spread, dispatch="all-to-all")).get("dispatch") is None
+
+
+def test_a_deferred_operator_completes_its_gradients_in_the_weight_part():
+    """On the last stage, where the head is deferred; other stages keep the part of their own operators."""
+    stages = Stages(2, {1: 0, 2: 1, 3: 1}, ("b",), (), {1: INPUT_PART}, frozenset({3}))
+    assert [stages.part_that_completes(op) for op in (1, 2, 3)] == [INPUT_PART, INPUT_PART, WEIGHT_PART]
+    whole = Stages(2, {1: 0, 2: 1, 3: 1}, ("b",), (), {3: WEIGHT_PART})
+    assert [whole.part_that_completes(op) for op in (1, 2, 3)] == ["", "", WEIGHT_PART]

@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from run_traces import all_reduce, dump, entry, kernel, launch, trace, two_ranks, write
 
+from trine.cli.main import app
 from trine.errors import InputError, TraceError
 from trine.runs.causes import STRAGGLER
 from trine.runs.folder import check_folder, read_run
@@ -128,3 +130,10 @@ def test_truncated_traces_are_refused(tmp_path: Path, cut: int) -> None:
     path.write_text(json.dumps(two_ranks()[0])[:-cut])
     with pytest.raises(TraceError, match="not complete JSON"):
         check_folder(tmp_path)
+
+
+@pytest.mark.parametrize(("late_us", "exit_code"), [(0.0, 0), (40.0, 1)])
+def test_fail_if_suspicious_ends_with_1_for_a_slow_run_alone(tmp_path, late_us, exit_code):
+    folder = str(write(tmp_path / "run", two_ranks(late_us=late_us)))
+    assert CliRunner().invoke(app, ["check", folder]).exit_code == 0
+    assert CliRunner().invoke(app, ["check", folder, "--fail-if-suspicious"]).exit_code == exit_code

@@ -1,10 +1,14 @@
 """Ties: of layouts that are equally fast, the one that takes the least for granted comes first."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import pytest
 from test_report import LAYOUT, ranked
 
+from trine.search.layout_row import LayoutRow
 from trine.search.ties import assumptions, is_tie, tied, with_first
+from trine.search.worker import Outcome
 
 
 def test_the_plain_layout_of_a_tie_comes_first_and_others_by_time():
@@ -41,3 +45,11 @@ def test_assumptions_count_gathers_across_nodes_only():
 def test_fewer_stages_and_no_context_parallelism_come_first():
     deep, flat, divided = ranked(10, 60, pp=8), ranked(10.1, 60, pp=4), ranked(10.1, 60, pp=2, cp=2)
     assert with_first([deep, divided, flat], 8)[0] == flat
+
+
+@pytest.mark.parametrize(
+    ("outcome", "rate"),
+    [(Outcome(step_ps=10**12, tokens=500), 500.0), (Outcome(step_ps=10**12), None), (Outcome(tokens=500), None)],
+)
+def test_tokens_per_second_need_tokens_and_a_step(outcome, rate):
+    assert LayoutRow.tokens_per_s.fget(SimpleNamespace(outcome=outcome)) == rate

@@ -13,6 +13,7 @@ from trine.workload.analysis.shape_rules import (
     reshape,
     seeded,
     shape_of,
+    view,
 )
 
 
@@ -116,3 +117,9 @@ def test_shuffles_with_and_without_named_dimensions() -> None:
     assert run("cat", [seeded((4, 8), 0, 4)] * 2, [(8, 8)], dim=0) == [(0,)]
     assert run("embedding", [plain((100, 64)), seeded((4, 32), 0, 4)], [(4, 32, 64)]) == [(0,)]
     assert run("linear", [seeded((4, 32, 64), 0, 4), plain((256, 64))], [(4, 32, 256)]) == [(0,)]
+
+
+def test_a_view_of_nothing_or_without_a_shape_has_no_layout() -> None:
+    layout = seeded((4, 32), 0, 4)
+    assert view(OperatorCall((None,), ((8, 16),), {})) == [None]
+    assert view(OperatorCall((layout,), (None, (4, 2, 16)), {})) == [None, reshape(layout, (4, 2, 16))]
