@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trine.common.arrays import Bool, Int64
+from trine.common.arrays import Bool, Int64, distinct
 from trine.folding.lists import Lists, Track
 from trine.folding.shifts import Compared, Shifts, TasksByStart
 from trine.parallel.plan import Plan
@@ -217,15 +217,15 @@ def _micro_batches(rows: Sequence[tuple[Lists, Bool]], paths: int, distance: int
     for lists, repeats in rows:
         inside = repeats[lists.sequence]
         np.add.at(seen, lists.microbatch[inside], 1)
-        wanted += len(np.unique(lists.passes))
-        for passes in np.unique(lists.passes):
+        wanted += len(distinct(lists.passes))
+        for passes in distinct(lists.passes):
             of_pass = inside & (lists.passes == passes)
             column = np.zeros(total, np.int64)
             column[lists.microbatch[of_pass]] = 1 + lists.sequence[of_pass]
             path = np.unique(np.stack([path, column]), axis=1, return_inverse=True)[1].ravel()
     chosen: list[int] = []
     whole = np.flatnonzero(seen == wanted)
-    for number in np.unique(path[whole]).tolist():
+    for number in distinct(path[whole]).tolist():
         members = whole[path[whole] == number]
         if len(members) >= distance:
             chosen += members[len(members) - distance :].tolist()
