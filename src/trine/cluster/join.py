@@ -20,6 +20,7 @@ from trine.cluster.parts import EVIDENCE, FABRICS, GPU, LEAVED, NIC, SCALE_OUT, 
 from trine.cluster.presets import link_named
 from trine.cluster.routing.router import Router
 from trine.cluster.tables import DeviceKind, DeviceTable, LinkTable, NodeBlock, NodeLayout, kind_of
+from trine.common.arrays import distinct
 from trine.common.units import format_bandwidth
 from trine.errors import SpecError, nearest
 
@@ -137,7 +138,7 @@ def _built_fabric(devices: DeviceTable, fabric: Fabric) -> _BuiltFabric:
     kind = link_named(fabric.link)
     if kind.link_class != SCALE_OUT:
         raise SpecError(f"fabric: {fabric.link!r} is a {kind.link_class} link; nodes are joined by {SCALE_OUT} links")
-    share = kind.share_on(len(np.unique(devices.node[nics])))
+    share = kind.share_on(len(distinct(devices.node[nics])))
     end = Link(
         bytes_per_s=round(kind.bytes_per_s * share) * fabric.lanes,
         latency_ps=kind.latency_ps if fabric.latency_ps is None else fabric.latency_ps, link_class=SCALE_OUT,

@@ -22,6 +22,7 @@ from trine.cluster.data import DIMENSIONS, RAIL, ClusterData
 from trine.cluster.parts import GPU, SCALE_UP, SWITCH, Link
 from trine.cluster.tables import LinkedDevices, LinkTable
 from trine.cluster.tiers import joined_sets
+from trine.common.arrays import distinct
 from trine.common.units import format_bandwidth
 
 AnyCluster = TypeVar("AnyCluster", bound=ClusterData)
@@ -131,8 +132,8 @@ def _has_parallels(machine: LinkedDevices) -> bool:
     from_gpu = links.of_class(SCALE_UP) & devices.where(GPU)[links.source]
     source, target = links.source[from_gpu].astype(np.int64), links.target[from_gpu].astype(np.int64)
     to_switch = devices.where(SWITCH)[target]
-    ends = np.unique(source * len(devices) + target)
-    return len(ends) < len(source) or len(np.unique(source[to_switch])) < int(to_switch.sum())
+    ends = distinct(source * len(devices) + target)
+    return len(ends) < len(source) or len(distinct(source[to_switch])) < int(to_switch.sum())
 
 
 def planes_of(machine: LinkedDevices) -> list[Planes]:

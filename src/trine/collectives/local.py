@@ -21,7 +21,7 @@ import numpy.typing as npt
 from trine.collectives.dependencies import SendColumns, columns_of, csr, previous_of_same, received_before, stable_order
 from trine.collectives.expand import MANY_RANKS, last_of_pairs, structure, transfer_bytes, without_sizes
 from trine.collectives.schedule import ExpandedSchedule, RankSends, Schedule, is_shifted, moved, opposite, symmetry_of
-from trine.common.arrays import Bool, Int32, Int64, pointers, row_of, row_sums
+from trine.common.arrays import Bool, Int32, Int64, distinct, pointers, row_of, row_sums
 from trine.errors import InputError
 
 # Patterns of sends and dependencies that are independent of the position, that is, of the rank or switch.
@@ -276,7 +276,7 @@ def _arrivals(schedule: Schedule, sends: SendColumns, sender: Int64, symmetry: t
         units = np.flatnonzero(sends.step[sends.unit_transfer] < last)
         number, part = sends.unit_transfer[units], schedule.num_chunks // schedule.num_ranks
         return (sends.unit_chunk[units] + sender[number] * part) % schedule.num_chunks, number, sends.unit_adds[units]
-    parts = [_arrivals_from(schedule, sends, sender, int(p), symmetry) for p in np.unique(sender[sends.step < last])]
+    parts = [_arrivals_from(schedule, sends, sender, int(p), symmetry) for p in distinct(sender[sends.step < last])]
     if not parts:
         empty = np.zeros(0, dtype=np.int64)
         return empty, empty, empty.astype(np.bool_)

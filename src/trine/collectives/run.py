@@ -14,7 +14,7 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SCALE_OUT
 from trine.collectives.expand import expand
 from trine.collectives.schedule import ExpandedSchedule, Schedule
-from trine.common.arrays import Int32, Int64, pointers, spans
+from trine.common.arrays import Int32, Int64, distinct, pointers, spans
 from trine.common.units import transfer_ps
 from trine.engine.circuit_model import network_on
 from trine.engine.models import Network
@@ -311,7 +311,7 @@ def append_transfers(
     caps = caps_of(schedule, transfers.chunk)
     has_software = is_sent if schedule.timed_step < 0 else is_sent & ((transfers.size_bytes == 0) | (caps > 0))
     route = np.full(count, -1, np.int32)
-    for cap in np.unique(caps[is_sent]).tolist():
+    for cap in distinct(caps[is_sent]).tolist():
         for selection, extra_ps in ((has_software, software_ps), (is_sent & ~has_software, 0)):
             rows = selection & (caps == cap)
             route[rows] = assembler.between_all(source[rows], target[rows], extra_ps, cap)

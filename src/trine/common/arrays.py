@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
@@ -17,11 +19,20 @@ UInt64 = npt.NDArray[np.uint64]
 Float64 = npt.NDArray[np.float64]
 
 _Whole = npt.NDArray[np.integer]
+_Value = TypeVar("_Value", bound=np.generic)
 
 
 def pointers(lengths: _Whole | Bool | list[int]) -> Int64:
     """Return ``ptr`` for rows of these lengths."""
     return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+
+
+def distinct(values: npt.NDArray[_Value]) -> npt.NDArray[_Value]:
+    """Return the distinct values, ascending: those of ``np.unique``, whose first call imports all of ``numpy.ma``."""
+    ordered = np.sort(values, axis=None)
+    is_first = np.ones(len(ordered), np.bool_)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[is_first]
 
 
 def row_of(ptr: Int64) -> Int64:

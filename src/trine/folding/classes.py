@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trine.common.arrays import Int32, Int64
+from trine.common.arrays import Int32, Int64, distinct
 from trine.errors import SimulationError
 from trine.folding.colors import ColorRounds, numbered, ranks_agree
 from trine.folding.neighbourhood import Neighbourhood, PatternPart, RouteTable, neighbourhood_of
@@ -177,7 +177,7 @@ class RankClasses(NamedTuple):
     def num_tasks(self) -> int:
         """The number of tasks of the classes' representatives."""
         class_of = self.partition.class_of
-        return sum(len(part.tasks) * len(np.unique(class_of[part.ranks])) for part in self.parts)
+        return sum(len(part.tasks) * len(distinct(class_of[part.ranks])) for part in self.parts)
 
     @property
     def has_deferred_axes(self) -> bool:

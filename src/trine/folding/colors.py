@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from trine.common.arrays import Bool, Int32, Int64, UInt64, spans
+from trine.common.arrays import Bool, Int32, Int64, UInt64, distinct, spans
 
 U = np.uint64
 
@@ -150,12 +150,6 @@ def mixed(value: UInt64) -> UInt64:
     value *= SECOND
     value ^= value >> THIRTY_ONE
     return value
-
-
-def distinct(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    """Return the distinct values in ascending order."""
-    rising = np.sort(values)
-    return rising[np.concatenate(([True], rising[1:] != rising[:-1]))] if len(rising) else rising
 
 
 def numbered(values: npt.NDArray[np.generic]) -> tuple[Int32, Int64, Int64]:

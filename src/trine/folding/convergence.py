@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trine.common.arrays import Int64
-from trine.folding.period import PASS_KINDS, Track, tracks_of
+from trine.folding.lists import PASS_KINDS, Track, tracks_of
 from trine.folding.run import JobRun
 from trine.graph.program import Phase
 

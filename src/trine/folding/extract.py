@@ -15,7 +15,7 @@ from trine.collectives.local import LocalStructures, local_structures
 from trine.collectives.one_operation import schedule_of
 from trine.collectives.registry import check_sent_by_ranks
 from trine.collectives.schedule import RankSends
-from trine.common.arrays import Int32, Int64, row_of
+from trine.common.arrays import Int32, Int64, distinct, row_of
 from trine.errors import PlanError
 from trine.folding.colors import numbered
 from trine.folding.pattern import (
@@ -90,7 +90,7 @@ class CallPlan:
 
 def plan_call(call: GroupCall, ranks: Int64, grid: RankGrid, costs: GroupCosts | None) -> CallPlan:
     """Plan the execution of ``call`` in the groups of ``ranks``. Raises PlanError for schedules with switches."""
-    firsts = np.unique(grid.firsts(ranks, call.axis))
+    firsts = distinct(grid.firsts(ranks, call.axis))
     groups = firsts[:, None] + grid.offsets(call.axis)[None, :]
     group_class, answers = group_answers(costs, call.kind, call.size_bytes, groups, call.algorithm)
     return CallPlan(call, firsts, group_class, tuple(_answer(call, groups.shape[1], *answer) for answer in answers))
@@ -212,7 +212,7 @@ class Extraction:
                 tags_to.setdefault(send.peer, []).append(send.tag)
             for peer, tags in tags_to.items():
                 receivers = self.program_of[resolve(self.grid, self.ranks_of[program], peer)]
-                for receiver in np.unique(receivers).tolist():
+                for receiver in distinct(receivers).tolist():
                     lost = [tag for tag in tags if (peer.axis, tag) not in received[receiver]]
                     if lost:
                         first, second = self.job.programs[program].name, self.job.programs[receiver].name

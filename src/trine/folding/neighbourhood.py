@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from trine.common.arrays import Int32, Int64, pointers, spans
+from trine.common.arrays import Int32, Int64, distinct, pointers, spans
 from trine.folding.colors import SEPARATOR
 from trine.folding.pattern import ENTERED, GROUP, HOST, HOSTS, SELF, SENT, TASK, TO_HOST, Edges, Pattern
 from trine.graph.grid import RankGrid
@@ -67,18 +67,18 @@ class PatternPart:
     @property
     def read_roles(self) -> list[int]:
         """Roles with awaited tasks, in order."""
-        return [int(role) for role in np.unique(self.edges.role) if role >= 0]
+        return [int(role) for role in distinct(self.edges.role) if role >= 0]
 
     @property
     def together_axes(self) -> list[str]:
         """Axes of collectives whose ranks all wait for each other, in order."""
-        keys = np.unique(self.edges.key[self.edges.role == GROUP]).tolist()
+        keys = distinct(self.edges.key[self.edges.role == GROUP]).tolist()
         return sorted({self.pattern.key_axes[key] for key in keys})
 
     @property
     def sent_roles(self) -> list[int]:
         """Roles that messages go to (or come from, the host first), in order."""
-        return [int(role) for role in np.unique(self.pattern.role[self.tasks]) if role >= 0 or role in HOSTS]
+        return [int(role) for role in distinct(self.pattern.role[self.tasks]) if role >= 0 or role in HOSTS]
 
 
 def whole_parts(patterns: Sequence[Pattern]) -> list[PatternPart]:

@@ -9,10 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trine.common.arrays import Int32, Int64, pointers
+from trine.common.arrays import Int32, Int64, distinct, pointers
 from trine.errors import PlanError, SimulationError
 from trine.folding.classes import Partition, RankClasses
-from trine.folding.colors import distinct
 from trine.folding.neighbourhood import PatternPart, RouteTable
 from trine.folding.pattern import HOSTS, MESSAGE, SELF, SENT, Edges, JobPatterns, Pattern
 from trine.graph.assembler import GraphAssembler, GraphLinks
@@ -174,7 +173,7 @@ class QuotientBuilder:
         # Position of this rank on the axis of each role that sends it messages
         own_rank = np.array([rank], np.int64)
         positions = {}
-        for role in np.unique(part.edges.role[part.edges.kind == MESSAGE]).tolist():
+        for role in distinct(part.edges.role[part.edges.kind == MESSAGE]).tolist():
             positions[role] = int(self.job.grid.coordinates(own_rank, part.pattern.role_axes[role])[0])
         parts = [None if c < 0 else self.parts[self.part_of[c]] for c in classes.tolist()]  # None: that rank has ended
         part_ids = (0 if peer is None else id(peer.number_of) for peer in parts)

@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.common.arrays import Int64, spans
-from trine.folding.period import repeated_micro_batches, repeated_windows, sorted_tasks, tracks_of
+from trine.folding.lists import tracks_of
+from trine.folding.period import repeated_micro_batches, repeated_windows
 from trine.folding.period_check import compare_times, tasks_of
 from trine.folding.run import JobRun
+from trine.folding.shifts import TasksByStart
 from trine.graph.program import Phase
 from trine.parallel.instantiate import LABEL_FIELDS
 from trine.parallel.plan import Plan
@@ -47,7 +49,7 @@ def find_repeated_steps(run: JobRun, steps: int, simulated: int, every: int) -> 
     if repeats is not None and repeats.bound_ps:
         return None
     tracks = tracks_of(run, lambda labels: _by_step(labels, every))
-    windows, keys = repeated_windows(sorted_tasks(tracks, 1), 1)
+    windows, keys = repeated_windows(TasksByStart.of(tracks).shifts(1), 1)
     if len(windows) != 1 or not repeated_micro_batches(tracks, keys, 1):
         return None
     start_ps, end_ps, _ = windows[0]

@@ -22,7 +22,7 @@ from trine.cluster.presets import GpuSpec
 from trine.collectives.nccl.costs import IN_NETWORK
 from trine.collectives.nccl.steps import StepCosts
 from trine.collectives.options import CollectiveTime
-from trine.common.arrays import Int64
+from trine.common.arrays import Int64, distinct
 from trine.common.kept import keep
 from trine.common.schema import Field, Spec
 from trine.common.spec import read_spec
@@ -241,7 +241,7 @@ class CommunicationKernels:
         _, links = self.cluster.routes(gpus[sources], gpus[targets])
         if not len(links):
             return 0, False
-        crossed = np.unique(links)
+        crossed = distinct(links)
         is_outside = any(self.cluster.links[link].link_class == SCALE_OUT for link in crossed.tolist())
         return int(self.cluster.link_bytes_per_s[crossed].min()), is_outside
 
@@ -319,7 +319,7 @@ class _PressureWriter:
 
     def _collective(self, step: Collective) -> list[ChannelUse]:
         if step.axis not in self._groups:
-            firsts = np.unique(self.grid.firsts(self.ranks, step.axis))
+            firsts = distinct(self.grid.firsts(self.ranks, step.axis))
             self._groups[step.axis] = firsts[:, None] + self.grid.offsets(step.axis)[None, :]
         groups = self._groups[step.axis]
         if groups.shape[1] < 2 or not step.size_bytes:

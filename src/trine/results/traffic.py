@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from trine.common.arrays import Bool, Int64
+from trine.common.arrays import Bool, Int64, distinct
 from trine.common.units import PS_PER_S
 from trine.graph.program import Phase
 from trine.graph.taskgraph import JOIN, TRANSFER, CollectiveLabel, Records, TaskGraph
@@ -110,7 +110,7 @@ def _messages(graph: TaskGraph, records: Records, window: Window, partial: bool,
         is_message &= labels.step == window.step
     messages = np.flatnonzero(is_message)
     uses = []
-    for size in np.unique(graph.size_bytes[messages]).tolist():
+    for size in distinct(graph.size_bytes[messages]).tolist():
         members = messages[graph.size_bytes[messages] == size]
         received = members[graph.rank[members] != graph.peer[members]]
         ends = np.concatenate((graph.rank[members], graph.peer[received])).astype(np.int64)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from trine.cluster.parts import SCALE_OUT
 from trine.cluster.presets import load_links
 from trine.collectives.sizes import bus_factor
+from trine.common.arrays import distinct
 from trine.common.evidence import ASSUMED, MEASURED
 from trine.common.precision import HALVES
 from trine.common.units import PS_PER_S, format_bandwidth, whole_number
@@ -153,7 +153,7 @@ def band_of(setup: Setup, work: StepWork, evidence: Sequence[Evidence]) -> StepB
     if setup.workload.format == SYNTHESISED:
         nodes = 1
         if machine is not None:
-            nodes = len(np.unique(machine.node_of[np.asarray(machine.gpus, np.int64)[setup.places]]))
+            nodes = len(distinct(machine.node_of[np.asarray(machine.gpus, np.int64)[setup.places]]))
         profile = setup.software.profile
         errors = []
         if profile is not None:
@@ -322,6 +322,8 @@ def band_with_spread(result: Result, band: Band | None, setup: Setup) -> Band | 
     if not spread:
         return band
     exposed_ps, step_ps = round(result.exposed_communication_s * PS_PER_S), result.step_time_ps
+    from statistics import NormalDist  # it also imports random and fractions
+
     far = math.exp(NormalDist().inv_cdf(0.9) * spread)
     reason = f"exposed communication varies by {spread:.1%} from run to run (fitted to logs of this cluster)"
     ends = step_ps - round(exposed_ps * (1 - 1 / far)), step_ps + round(exposed_ps * (far - 1))

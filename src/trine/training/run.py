@@ -239,13 +239,15 @@ def _repeated(setup: Setup, total: int, simulated: int, accepts_bound: bool) -> 
     """
     from trine.folding.bounded import find_bounded
     from trine.folding.period import find_repeats
+    from trine.folding.shifts import Compared
     from trine.results.repeats import grows
 
     run = _run_micro_batches(setup, simulated)
     first = run.report.queue_waits_from
-    repeats = find_repeats(run.job_run, total, simulated, first)
+    tasks = Compared(run.job_run)
+    repeats = find_repeats(tasks, total, simulated, first)
     if repeats is None and accepts_bound:
-        repeats = find_bounded(run.job_run, total, simulated, first)
+        repeats = find_bounded(tasks, total, simulated, first)
     if repeats is None:
         return run
     if repeats.left_out:

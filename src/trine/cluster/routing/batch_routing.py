@@ -20,7 +20,7 @@ from trine.cluster.routing.clos import ClosRoutes
 from trine.cluster.routing.router import Router, dealt, hash_seed, hashed, mixed
 from trine.cluster.routing.shortest import ShortestRoutes
 from trine.cluster.tables import DeviceTable, LinkTable, NodeBlock, NodeLayout
-from trine.common.arrays import Int32, Int64, pointers, spans
+from trine.common.arrays import Int32, Int64, distinct, pointers, spans
 
 if TYPE_CHECKING:
     from trine.cluster.routing.router import Router
@@ -150,7 +150,7 @@ class BatchRoutes:
             rail[to_block] = node.rail[ends.to_local[pairs[to_block]]]
         for number, node in enumerate(self.nodes):
             leaving = (ends.block[pairs] == number) & (rail >= 0)
-            for goal in np.unique(rail[leaving]).tolist():
+            for goal in distinct(rail[leaving]).tolist():
                 rows = np.flatnonzero(leaving & (rail == goal) & (node.rail[np.where(leaving, local, 0)] != goal))
                 peer = node.peers(goal)[local[rows]]
                 rows, peer = rows[peer >= 0], peer[peer >= 0]
@@ -381,7 +381,7 @@ class NodeRoutes:
             table = self._rows[kind] = np.full(self._size * self._size, _UNKNOWN, np.int32)
         key = sources * self._size + targets
         rows: Int64 = table[key].astype(np.int64)
-        for pair in np.unique(key[rows == _UNKNOWN]).tolist():
+        for pair in distinct(key[rows == _UNKNOWN]).tolist():
             table[pair] = self._find(kind, *divmod(pair, self._size))
         rows = table[key].astype(np.int64)
         varying = np.flatnonzero(rows == _EACH)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.cluster.tables import Clos, LinkTable
-from trine.common.arrays import Bool, Int64
+from trine.common.arrays import Bool, Int64, distinct
 
 #: Links of the longest route: up to a leaf, an aggregation switch and a core switch, and down.
 LONGEST = 6
@@ -206,7 +206,7 @@ class _Finder:
         self.is_switch = np.zeros(num_devices, np.bool_)
         self.is_switch[switches] = True
         trunk = self.is_switch[source] & self.is_switch[target]
-        latency_ps = np.unique(links.latency_ps[first:][trunk])
+        latency_ps = distinct(links.latency_ps[first:][trunk])
         #: True if paths with equally many links have the same latency, and no links are parallel.
         self.is_even = len(latency_ps) <= 1 and not bool(np.any(self._keys[1:] == self._keys[:-1]))
 

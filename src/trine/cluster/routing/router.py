@@ -28,6 +28,7 @@ import numpy as np
 from trine.cluster.data import D_MOD_K, DIMENSIONS, HASH, RAIL, SHORTEST, SPLIT, ClusterData
 from trine.cluster.routing.shortest import ShortestRoutes
 from trine.cluster.tables import LinkedDevices
+from trine.common.arrays import distinct
 from trine.errors import SpecError
 
 #: (device, number of ways into it) -> which of them
@@ -221,7 +222,7 @@ class Router:
         """NICs that lead out of their node."""
         if self._given_nics is not None:
             return self._given_nics
-        ends = np.unique(self._links.source[self._links.of_class("scale-out")])
+        ends = distinct(self._links.source[self._links.of_class("scale-out")])
         return frozenset(ends[self._devices.where("nic")[ends]].tolist())
 
     @cached_property

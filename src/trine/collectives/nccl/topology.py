@@ -19,7 +19,7 @@ from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, NIC, SCALE_OUT, SWITCH, Link
 from trine.cluster.presets import library_of_gpu
 from trine.collectives.nccl.rings import Load, crossings, ring_rates
-from trine.common.arrays import Bool, Int32, Int64
+from trine.common.arrays import Bool, Int32, Int64, distinct
 from trine.errors import InputError
 
 VOLTA, AMPERE, HOPPER, BLACKWELL = range(4)
@@ -197,9 +197,9 @@ def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:
     if len(domains) > 1:
         bounds = _exchanges(cluster, domains)
     table = cluster.device_table
-    models = {table.kinds[kind].gpu or "" for kind in np.unique(table.kind[gpus]).tolist()}
+    models = {table.kinds[kind].gpu or "" for kind in distinct(table.kind[gpus]).tolist()}
     return CommTopology(
-        num_ranks=len(gpus), num_domains=len(domains), num_nodes=len(np.unique(cluster.node_of[gpus])),
+        num_ranks=len(gpus), num_domains=len(domains), num_nodes=len(distinct(cluster.node_of[gpus])),
         min_per_domain=min(map(len, domains)), max_per_domain=max(map(len, domains)), gpu=oldest(models),
         library=cluster.library or library_of_gpu(oldest(models)) or "nccl", inside=inner, path_bytes_per_s=path,
         between=_outer_tier(cluster, domains) if len(domains) > 1 else None,
@@ -338,7 +338,7 @@ def _outer_tier(cluster: Cluster, domains: Sequence[Sequence[int]]) -> Tier:
     worst, per_path = ring.worst(cluster)
     links, table = cluster.links, cluster.link_table
     outer = ring.links[table.of_class(SCALE_OUT)[ring.links]]
-    nics = np.unique(table.source[outer])
+    nics = distinct(table.source[outer])
     nics = nics[cluster.device_table.where(NIC, GPU)[nics]]
     media = [table.numbers[number].medium for number in dict.fromkeys(table.number[outer].tolist())]
     rate = per_path * width

@@ -1,0 +1,128 @@
+"""The shifts of a run's tasks: how much later the equal task of a later micro-batch is ready, starts and ends.
+
+Several lengths of the period are tried on one run. What they share, such as the order of all tasks, is found once
+(:class:`TasksByStart`); a length then costs a few look-ups a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from trine.common.arrays import Int64
+from trine.folding.lists import PASS_KINDS, Times, Track, tracks_of
+from trine.folding.run import JobRun
+
+
+class Shifts(NamedTuple):
+    """The shifts of the entries of all lists to the equal task one period later: int64[entries + 1].
+
+    ready, start, end: ps. later_ready: when the later task is ready, ps. Entries without a later one have -1, and so
+    has the last place, which stands for tasks outside lists: ``column[tasks.entry]`` is in order of start.
+    """
+
+    tasks: TasksByStart
+    ready: Int64
+    start: Int64
+    end: Int64
+    later_ready: Int64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TasksByStart:
+    """The simulated tasks of all tracks in order of start: int64[tasks], and their lists: int64[lists].
+
+    start, end: ps. latest_end: of all tasks up to each one, ps. key: number of the task's place in its sequence; phase:
+    of its list; entry: its place among the entries of all lists; each is -1 outside lists. entries: times of the
+    entries of all lists, -1 if not simulated. sequence, microbatch, begin, length: of each list; begin: its first
+    entry.
+    """
+
+    start: Int64
+    end: Int64
+    latest_end: Int64
+    key: Int64
+    phase: Int64
+    entry: Int64
+    entries: Times
+    sequence: Int64
+    microbatch: Int64
+    begin: Int64
+    length: Int64
+
+    @staticmethod
+    def of(tracks: Sequence[Track]) -> TasksByStart:
+        """Sort the tasks of some tracks; of tasks that start together, those of the first track come first."""
+        tasks: list[tuple[Int64, ...]] = []
+        num_keys, num_entries, num_sequences = 0, 0, 0
+        of_entries, sequences, lengths = [], [], []
+        for lists, times in tracks:
+            done = np.flatnonzero(times.start >= 0)
+            columns = np.full((3, len(times.start)), -1)
+            columns[0, lists.tasks] = num_keys + lists.keys
+            columns[1, lists.tasks] = (lists.passes % PASS_KINDS - 1)[lists.of_task]
+            columns[2, lists.tasks] = num_entries + np.arange(len(lists.tasks))
+            tasks.append(tuple(column[done] for column in (times.start, times.end, *columns)))
+            of_entries.append(tuple(column[lists.tasks] for column in times))
+            sequences.append(num_sequences + lists.sequence)
+            lengths.append(np.diff(np.append(lists.begin, len(lists.tasks))))
+            num_keys += lists.num_keys
+            num_entries += len(lists.tasks)
+            num_sequences += len(lists.first_key)
+        rows = [np.concatenate(row) for row in zip(*tasks, strict=True)]
+        tasks.clear()
+        order = np.argsort(rows[0], kind="stable")
+        start, end, key, phase, entry = (row[order] for row in rows)
+        entries = [np.concatenate(column) for column in zip(*of_entries, strict=True)]
+        length = np.concatenate(lengths)
+        return TasksByStart(
+            start=start, end=end, latest_end=np.maximum.accumulate(end), key=key, phase=phase, entry=entry,
+            entries=Times(*entries), sequence=np.concatenate(sequences),
+            microbatch=np.concatenate([track.lists.microbatch for track in tracks]),
+            begin=np.cumsum(length) - length, length=length,
+        )  # fmt: skip
+
+    def shifts(self, distance: int, first: int = -1) -> Shifts:
+        """Return the shifts to the equal tasks ``distance`` places later in their sequences.
+
+        first: the first micro-batch whose tasks have shifts.
+        """
+        ahead = np.repeat(self._entries_ahead(distance, first), self.length)
+        now = np.flatnonzero(ahead)
+        then = now + ahead[now]
+        ready, start, end, later_ready = (np.full(len(ahead) + 1, -1) for _ in range(4))
+        ready[now] = self.entries.ready[then] - self.entries.ready[now]
+        start[now] = self.entries.start[then] - self.entries.start[now]
+        end[now] = self.entries.end[then] - self.entries.end[now]
+        later_ready[now] = self.entries.ready[then]
+        return Shifts(self, ready, start, end, later_ready)
+
+    def _entries_ahead(self, distance: int, first: int) -> Int64:
+        """Return how many entries behind each list the equal one begins, 0 without one: int64[lists]."""
+        order = np.lexsort((self.microbatch, self.sequence))
+        ahead = np.zeros(len(order), np.int64)
+        if len(order) > distance:
+            is_same = self.sequence[order[distance:]] == self.sequence[order[:-distance]]
+            now, then = order[:-distance][is_same], order[distance:][is_same]
+            ahead[now] = self.begin[then] - self.begin[now]
+        ahead[self.microbatch < first] = 0
+        return ahead
+
+
+@dataclass
+class Compared:
+    """The simulated tasks of one run, found on demand, and once for all searches."""
+
+    run: JobRun
+
+    @cached_property
+    def tracks(self) -> list[Track]:
+        return tracks_of(self.run)
+
+    @cached_property
+    def by_start(self) -> TasksByStart:
+        return TasksByStart.of(self.tracks)
