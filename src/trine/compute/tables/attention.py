@@ -9,6 +9,7 @@ import numpy as np
 
 from trine.common.arrays import Bool, Float64, Int64
 from trine.compute.tables.files import log_us, read_arrays
+from trine.compute.tables.kept_estimates import KeptEstimates
 from trine.compute.tables.kriging import in_chunks, kriged, nearest_few
 from trine.compute.tables.machine import Machine
 
@@ -48,6 +49,7 @@ class AttentionTable:
         self._machine = machine
         self._points = _attention_coordinates(shapes.astype(float))
         self._residuals = times - np.log(attention_us(shapes.astype(float), machine))
+        self._estimates = KeptEstimates()
 
     def without(self, hidden: Bool) -> AttentionTable:
         """Return the table without the rows marked in ``hidden``."""
@@ -60,6 +62,7 @@ class AttentionTable:
 
     def estimate_us(self, shapes: Float64, target: Machine | None = None) -> Float64:
         """Return microseconds of (rows, 6) shapes, on this GPU or scaled to ``target`` by the closed form."""
+        machine = target or self._machine
 
         def answer(part: slice) -> Float64:
             queries = _attention_coordinates(shapes[part])
@@ -68,10 +71,10 @@ class AttentionTable:
                 distances += (queries[:, axis, None] - self._points[None, :, axis]) ** 2
             nearest = nearest_few(distances, _ATTENTION_NEIGHBOURS)
             residual = kriged(self._points[nearest], self._residuals[nearest], queries, _ATTENTION_NUGGET)
-            us = attention_us(shapes[part], target or self._machine) * np.exp(residual)
+            us = attention_us(shapes[part], machine) * np.exp(residual)
             return np.asarray(np.maximum(us, self._shortest_us))
 
-        return in_chunks(len(shapes), answer)
+        return self._estimates.of(shapes, machine, lambda: in_chunks(len(shapes), answer))
 
 
 @lru_cache(maxsize=32)

@@ -19,6 +19,7 @@ import numpy as np
 from trine.common.arrays import Bool, Float64, Int64
 from trine.common.precision import PRECISIONS
 from trine.compute.tables.files import log_us, read_arrays
+from trine.compute.tables.kept_estimates import KeptEstimates
 from trine.compute.tables.kriging import in_chunks, kriged, nearest_few
 from trine.compute.tables.machine import Machine
 
@@ -95,6 +96,7 @@ class GemmTable:
         self.times, self.axes, self.dtype = times, axes, dtype
         self._machine = machine
         self._logs = tuple(np.log2(axis) for axis in axes)
+        self._estimates = KeptEstimates()
 
     @property
     def flop_per_s(self) -> float:
@@ -118,15 +120,14 @@ class GemmTable:
 
     def estimate_us(self, shapes: Float64, target: Machine | None = None) -> Float64:
         """Return microseconds of each GEMM, (products, 3) of m, n, k; scaled to ``target`` by the closed form."""
-        known = self._machine
-        machine = target or known
+        machine = target or self._machine
 
         def answer(part: slice) -> Float64:
             m, n, k = np.maximum(shapes[part].T, 1.0)
             residual = self._residual(self._place(m, n, k))
             return closed_form_us(m, n, k, machine, self.dtype) * np.exp(residual)
 
-        return in_chunks(len(shapes), answer)
+        return self._estimates.of(shapes, machine, lambda: in_chunks(len(shapes), answer))
 
     def _residual(self, queries: Float64) -> Float64:
         """Return log(measured / closed form) at (queries, coordinates of :meth:`_place`)."""

@@ -11,10 +11,12 @@ import math
 import re
 from dataclasses import replace
 from fractions import Fraction
+from typing import NamedTuple
 
 from trine.cluster.measured_gpu import measured_gpu
 from trine.cluster.presets import GpuSpec
 from trine.common.evidence import ASSUMED
+from trine.common.kept import keep
 from trine.common.precision import HALVES
 from trine.compute.cost import (
     elements,
@@ -274,6 +276,25 @@ def number_of(value: object) -> float:
 _PS_PER_US = 1e6
 
 
+class _Timed(NamedTuple):
+    """A time, and what the notes say of it.
+
+    source: of the tables, "" without one. uneven: the layer of an operator with a dimension that does not divide.
+    slow_rows: pairs of :attr:`SizedTimes.slow_rows`.
+    """
+
+    duration: Duration
+    source: str = ""
+    uneven: str = ""
+    slow_rows: tuple[tuple[int, float], ...] = ()
+
+
+@keep
+def _known_times(workload: Workload, gpu: GpuSpec) -> dict[tuple[int, Split], _Timed]:
+    """Return the known times of a workload on a GPU, by operator and split: all jobs of the workload share them."""
+    return {}
+
+
 class TableTimes:
     """Times of one workload's operators on one GPU, cached by (operator, split)."""
 
@@ -287,8 +308,10 @@ class TableTimes:
         self._roofline = Roofline(workload, gpu, Shares())
         self._alike = alike_in(workload)
         self._known: dict[tuple[int, Split], Duration] = {}
+        self._known_of_jobs = _known_times(workload, gpu)
         self._sources: dict[str, None] = {}
         self._uneven: dict[str, None] = {}
+        self._slow_rows: dict[int, float] = {}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -306,7 +329,7 @@ class TableTimes:
         slow = [
             f"GEMMs with rows of {side} elements, not {-(-side // 64) * 64}, take up to {factor:.1f}x the time "
             f"({basis} an H100)"
-            for side, factor in sorted(self._times.slow_rows.items())
+            for side, factor in sorted(self._slow_rows.items())
         ]
         return (text, *slow, *uneven_notes(self._uneven))
 
@@ -318,16 +341,30 @@ class TableTimes:
         key = self._alike.first(operator), split
         duration = self._known.get(key)
         if duration is None:
-            duration = self._known[key] = self._duration(operator, split)
+            timed = self._known_of_jobs.get(key)
+            if timed is None:
+                timed = self._known_of_jobs[key] = self._timed(operator, split)
+            self._note(timed)
+            duration = self._known[key] = timed.duration
         return duration
 
-    def _duration(self, operator: Operator, split: Split) -> Duration:
+    def _note(self, timed: _Timed) -> None:
+        """Remember what the notes of this job say of a time."""
+        if timed.source:
+            self._sources[timed.source] = None
+        if timed.uneven:
+            self._uneven[timed.uneven] = None
+        for side, factor in timed.slow_rows:
+            self._slow_rows[side] = max(factor, self._slow_rows.get(side, 1.0))
+
+    def _timed(self, operator: Operator, split: Split) -> _Timed:
         sizes = resized(operator, self._workload, split, self._alike.forward_of(operator))
-        if sizes.uneven:
-            self._uneven[operator.layer or operator.name] = None
+        uneven = (operator.layer or operator.name) if sizes.uneven else ""
+        self._times.slow_rows.clear()
         time = self._times.time(sizes)
+        slow_rows = tuple(self._times.slow_rows.items())
         if time is None:
-            return self._roofline.duration(operator, split)
-        if time.us:
-            self._sources[time.source] = None
-        return Duration(math.ceil(time.us * self._gpu.step_slowdown * _PS_PER_US), time.evidence)
+            return _Timed(self._roofline.duration(operator, split), "", uneven, slow_rows)
+        source = time.source if time.us else ""
+        duration = Duration(math.ceil(time.us * self._gpu.step_slowdown * _PS_PER_US), time.evidence)
+        return _Timed(duration, source, uneven, slow_rows)
