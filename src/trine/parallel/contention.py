@@ -287,15 +287,20 @@ class _PressureWriter:
 
     def program(self, program: RankProgram) -> RankProgram:
         steps, following = list(program.steps), None
-        for number in reversed(range(len(steps))):
+        known: dict[tuple[object, ...], int] = {}  # of collectives that precede the same operator: most of them
+        for number in range(len(steps) - 1, -1, -1):
             step = steps[number]
             if isinstance(step, Compute):
                 following = step if step.stream == COMPUTE_STREAM else following
             elif isinstance(step, Collective):
-                product_ps = 0 if following is None else self.kernels.product_ps(following)
-                key = step.axis, step.kind, step.size_bytes
-                ppm = self._once(key, product_ps, self._collective, step, step.queue)
-                steps[number] = Collective(*step[:-1], ppm)  # ``_replace`` takes twice as long
+                operator = None if following is None else (following.label.operator, following.duration_ps)
+                key = step.axis, step.kind, step.size_bytes, step.queue, operator
+                ppm = known.get(key)
+                if ppm is None:
+                    product_ps = 0 if following is None else self.kernels.product_ps(following)
+                    ppm = known[key] = self._once(key[:3], product_ps, self._collective, step, step.queue)
+                if ppm != step.pressure_ppm:
+                    steps[number] = Collective(*step[:-1], ppm)  # ``_replace`` takes twice as long
             elif isinstance(step, Send):
                 steps[number] = step._replace(pressure_ppm=self._once((step.peer,), 0, self._message, step))
         return replace(program, steps=tuple(steps))

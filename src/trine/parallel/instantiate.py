@@ -88,10 +88,11 @@ def make_template(program: RankProgram, streams: dict[str, int]) -> ProgramTempl
     collectives: dict[tuple[int | str, ...], tuple[int, Collective]] = {}
     last_of_queue: dict[str, int] = {}
     ends = last.tolist()
+    add_task, add_predecessor = tasks.append, predecessors.append
     for step, begin, end in zip(steps, first.tolist(), ends, strict=True):
         for index in step.after:
-            tasks.append(begin)
-            predecessors.append(ends[index])
+            add_task(begin)
+            add_predecessor(ends[index])
         if isinstance(step, Compute):
             kind[begin], duration[begin] = COMPUTE, step.duration_ps
             stream[begin] = streams.setdefault(step.stream, len(streams))

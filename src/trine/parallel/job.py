@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trine.common.units import PS_PER_S
+from trine.compute.models import FROM_SHAPES
 from trine.compute.resize import Split
+from trine.compute.roofline import alike_in
 from trine.engine._limits import MAX_PS
 from trine.errors import PlanError
 from trine.graph.grid import RankGrid
@@ -411,13 +413,18 @@ class JobFacts:
         if split is not None and split.groups is not None and (op.phase == FORWARD or split.mode == "shared"):
             return rank_part(self.workload.tensors[op.outputs[0]], split.groups, self.plan.tp)
         if self.plan.sequence_parallel:
-            return Fraction(1, self.plan.tp)
+            return self.tensor_part
         if split is None:
-            return Fraction(1)
+            return WHOLE
         divided = split.mode == "shared" or (
             split.mode == "row" if op.phase == BACKWARD else split.mode == "column" and not split.forward
         )
-        return Fraction(1, self.plan.tp) if divided else Fraction(1)
+        return self.tensor_part if divided else WHOLE
+
+    @cached_property
+    def tensor_part(self) -> Fraction:
+        """The part of one rank of the tp group."""
+        return Fraction(1, self.plan.tp)
 
     def buffer_bytes(self, operators: Iterable[Operator]) -> int:
         """Return the bytes of the buffers (running statistics) that ``operators`` read."""
@@ -446,7 +453,10 @@ class RankWork:
         self._facts = facts
         self._durations: dict[tuple[object, ...], tuple[int, str]] = {}
         self._bytes: dict[tuple[int, int], int] = {}
+        self._scales: dict[tuple[int, int], Fraction] = {}  # of tensors, by batch and number of batch dimensions
         self._splits: dict[tuple[object, ...], Split] = {}  # by all that a split depends on
+        self._alike = alike_in(facts.workload) if compute.name in FROM_SHAPES else None
+        self._of_alike: dict[tuple[object, ...], tuple[int, str]] = {}  # durations of operators with equal shapes
 
     def under(self, load: Fraction) -> RankWork:
         """Return the work of ranks on the same GPU model whose experts get ``load``."""
@@ -488,8 +498,22 @@ class RankWork:
     def _duration(
         self, model: ComputeModel, op: Operator, batch: int, share: Fraction, part: str, pieces: Fraction = WHOLE
     ) -> tuple[int, str]:
+        divided = self._facts.split_of(op)
+        if self._alike is None or model is not self.compute:  # recorded times differ between equal operators
+            return self._duration_in(model, op, batch, share, part, pieces, divided)
+        key = self._alike.first(op), id(divided), batch, share, part, pieces
+        duration = self._of_alike.get(key)
+        if duration is None:
+            duration = self._duration_in(model, op, batch, share, part, pieces, divided)
+            self._of_alike[key] = duration
+        return duration
+
+    def _duration_in(
+        self, model: ComputeModel, op: Operator, batch: int, share: Fraction, part: str, pieces: Fraction,
+        divided: TensorSplit | None,
+    ) -> tuple[int, str]:  # fmt: skip
+        """Return the time and the evidence of an operator that ``divided`` splits."""
         facts, partition = self._facts, self._facts.token_partition
-        divided = facts.split_of(op)
         key = share if op.phase == OPTIMIZER else None, id(divided), is_expert(op), is_attention(op), batch
         split = self._splits.get(key)
         if split is None:
@@ -519,13 +543,23 @@ class RankWork:
         size = self._bytes.get((tensor_id, batch))
         if size is None:
             facts, tensor = self._facts, self._facts.workload.tensors[tensor_id]
-            scale = Fraction(batch, facts.workload.batch) ** len(tensor.batch_dims)
-            scale *= facts.token_partition.of_tensor(tensor, self.load)
+            scale = self._scale(batch, len(tensor.batch_dims))
+            part = facts.token_partition.of_tensor(tensor, self.load)
+            if part is not WHOLE:
+                scale *= part
             whole = facts.tensor.padded_bytes.get(tensor_id, tensor.size_bytes)
             size = self._bytes[tensor_id, batch] = -(-whole * scale.numerator // scale.denominator)
             if size > MAX_TENSOR_BYTES:
                 raise PlanError(f"a tensor of {size / 2**50:.3g} PiB at a batch of {batch} is more than any GPU holds")
         return size
+
+    def _scale(self, batch: int, num_batch_dims: int) -> Fraction:
+        """Return the size of a tensor at ``batch`` samples, relative to the workload's."""
+        key = batch, num_batch_dims
+        scale = self._scales.get(key)
+        if scale is None:
+            scale = self._scales[key] = Fraction(batch, self._facts.workload.batch) ** num_batch_dims
+        return scale
 
 
 class JobContext(JobFacts):
@@ -602,7 +636,7 @@ class JobContext(JobFacts):
         size, tensor = self.scaled_bytes(tensor_id, batch), self.workload.tensors[tensor_id]
         part = self.tensor.divided.get(tensor.storage, WHOLE)
         if part == WHOLE and self.plan.sequence_parallel and self.token_partition.has_tokens(tensor):
-            part = Fraction(1, self.plan.tp)
+            part = self.tensor_part
         return -(-size * part.numerator // part.denominator)
 
     def head_bytes(self, op: Operator, tensor_id: int, batch: int) -> int:

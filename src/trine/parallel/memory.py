@@ -24,6 +24,8 @@ CATEGORY = {name: i for i, name in enumerate(MEMORY_CATEGORIES)}
 GATHER_STREAM, SCATTER_STREAM = 1, 2
 
 RunKey = tuple[int, str, bool]  # OperatorRun.key
+#: Steps and memory changes are the most numerous objects of a program; their own constructors take twice as long.
+new_tuple = tuple.__new__
 
 
 class Block(NamedTuple):
@@ -83,7 +85,7 @@ class StageMemory:
         self._optimizer_touches = self._touches_of(optimizer)
         touched = []
         for order in orders:
-            touched.append({s for run in order for s in self._storages([run.op.inputs])})
+            touched.append(set(self._storages(run.op.inputs for run in order)))
         self._touched = touched
         self._from_elsewhere = self._made_elsewhere()
         self._reads = self._storages(op.inputs for op in forward.values())
@@ -106,55 +108,66 @@ class StageMemory:
         storage_of = self._storage_of
         return dict.fromkeys([storage_of[t] for group in groups for t in group])
 
+    def _storages_of(self, tensors: Iterable[int]) -> dict[int, None]:
+        storage_of = self._storage_of
+        return dict.fromkeys([storage_of[t] for t in tensors])
+
     def _outputs(self, run: OperatorRun) -> tuple[int, ...]:
-        return (*run.op.outputs, *self._saved.get(run.op.id, ()))
+        saved = self._saved.get(run.op.id)
+        return run.op.outputs if saved is None else (*run.op.outputs, *saved)
 
     def _touches_of(self, order: Sequence[OperatorRun]) -> dict[RunKey, Touch]:
         """Return the allocations and frees of each run of ``order``."""
         users: dict[int, list[int]] = {}
         recomputed: set[tuple[int, int]] = set()  # (storage, run that recomputes it)
+        allocated = []
         for i, run in enumerate(order):
-            inputs, outputs = self._storages([run.op.inputs]), self._storages([self._outputs(run)])
-            extra = self._extras.new_storages(run)
-            outputs |= extra
+            inputs, outputs = self._storages_of(run.op.inputs), self._storages_of(self._outputs(run))
+            allocated.append((*self._allocated(run, inputs, outputs), *self._extras.allocated(run)))
+            outputs |= self._extras.new_storages(run)
             for storage in self._extras.kept_storages(run, {**inputs, **outputs, **self._kept_for(run)}):
                 users.setdefault(storage, []).append(i)
             if run.rerun:
                 recomputed.update((storage, i) for storage in outputs if storage not in inputs)
         frees: list[list[int]] = [[] for _ in order]
         for storage, uses in users.items():
-            for use, later in pairwise(uses):
-                if (storage, later) in recomputed:
-                    frees[use].append(storage)
+            if recomputed:
+                for use, later in pairwise(uses):
+                    if (storage, later) in recomputed:
+                        frees[use].append(storage)
             frees[uses[-1]].append(storage)
         return {
-            run.key: Touch((*self._allocated(run), *self._extras.allocated(run)), tuple(frees[i]))
-            for i, run in enumerate(order)
-        }
+            run.key: Touch(of_run, tuple(freed))
+            for run, of_run, freed in zip(order, allocated, frees, strict=True)
+        }  # fmt: skip
 
     def _kept_for(self, run: OperatorRun) -> dict[int, None]:
         """Return the tensors that autograd kept from the forward operator whose gradient ``run`` computes."""
         forward = self._forward.get(run.op.forward_id, None) if run.op.forward_id is not None else None
         if run.op.phase != BACKWARD or forward is None:
             return {}
-        storages = self._storages([forward.inputs]) if kind_of(forward) in SAVES_INPUT else {}
+        storages = self._storages_of(forward.inputs) if kind_of(forward) in SAVES_INPUT else {}
         return storages | self._extras.storages_of(forward)
 
-    def _allocated(self, run: OperatorRun) -> tuple[tuple[int, int, int], ...]:
-        """Return the storages that ``run`` makes, and the step's input data that it is the first to read."""
+    def _allocated(
+        self, run: OperatorRun, read: Collection[int], written: Collection[int]
+    ) -> tuple[tuple[int, int, int], ...]:
+        """Return the storages that ``run`` makes, and the step's input data that it is the first to read.
+
+        read, written: storages of the run's inputs and outputs.
+        """
         is_optimizer = run.op.phase == OPTIMIZER
-        outputs = self._outputs(run)
-        written, read = self._storages([outputs]), self._storages([run.op.inputs])
         allocated: dict[int, tuple[int, int, int]] = {}
-        for tensor_id in (*run.op.inputs, *outputs):
+        for tensor_id in (*run.op.inputs, *self._outputs(run)):
             tensor = self._tensors[tensor_id]
-            if tensor.storage in allocated or not tensor.size_bytes or tensor.storage in self._logits.in_place:
+            storage = tensor.storage
+            if storage in allocated or not tensor.size_bytes or storage in self._logits.in_place:
                 continue
-            is_new = tensor.storage in written and tensor.storage not in read
+            is_new = storage in written and storage not in read
             if tensor.role == "input" and not is_optimizer:
-                allocated[tensor.storage] = (tensor.storage, tensor_id, CATEGORY["inputs"])
+                allocated[storage] = (storage, tensor_id, CATEGORY["inputs"])
             elif is_new and (tensor.role == "activation" or is_optimizer):
-                allocated[tensor.storage] = (tensor.storage, tensor_id, CATEGORY["activations"])
+                allocated[storage] = (storage, tensor_id, CATEGORY["activations"])
         return tuple(allocated.values())
 
     def _saved_for_backward(self) -> dict[int, list[int]]:
@@ -357,9 +370,9 @@ class StageMemory:
         inputs = self._storages(op.inputs for op in optimizer)
         written_first: dict[int, bool] = {}  # written before it is read: a temporary of the optimizer
         for op in optimizer:
-            for storage in self._storages([op.inputs]):
+            for storage in self._storages_of(op.inputs):
                 written_first.setdefault(storage, False)
-            for storage in self._storages([op.outputs]):
+            for storage in self._storages_of(op.outputs):
                 written_first.setdefault(storage, True)
         state = {
             t.storage: t.size_bytes
@@ -389,13 +402,13 @@ class StageMemory:
         self.num_blocks += 1
         number = self.num_blocks + stream * BLOCKS_PER_STREAM
         if size:
-            self._writer.memory.append(MemoryChange(step, at_end, size, category, number))
-        return Block(size, category, number, step)
+            self._writer.memory.append(new_tuple(MemoryChange, (step, at_end, size, category, number, -1)))
+        return new_tuple(Block, (size, category, number, step))
 
     def _free_block(self, block: Block, step: int) -> None:
         """Free a block at the end of ``step``, or of the step that allocated it if that is later."""
         if block.size:
             user = self.users.pop(block.number, -1)
-            self._writer.memory.append(
-                MemoryChange(max(step, block.step), True, -block.size, block.category, block.number, user)
-            )
+            last = max(step, block.step)
+            change = (last, True, -block.size, block.category, block.number, user)
+            self._writer.memory.append(new_tuple(MemoryChange, change))

@@ -19,7 +19,7 @@ from trine.graph.memory import BLOCKS_PER_STREAM
 from trine.graph.program import Collective, Compute, HostCopy, Label, MemoryChange, Recv, Send, Step
 from trine.parallel.chunks import MicroBatch, Place
 from trine.parallel.extension import StageProgram
-from trine.parallel.memory import Block
+from trine.parallel.memory import Block, new_tuple
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, PipelineAction
 from trine.parallel.writer import LaunchThread
 
@@ -225,7 +225,8 @@ class PassCopies:
                 if delta_bytes < 0:
                     user_before = memory.users.pop(block, -1)
                     user = user_before if step_of_user is None else user
-            changes.append(MemoryChange(numbers[step], at_end, delta_bytes, category, block, user))
+            change_of_copy = (numbers[step], at_end, delta_bytes, category, block, user)
+            changes.append(new_tuple(MemoryChange, change_of_copy))
         writer.memory += changes
         _continue(begin, numbers, writer.thread, written.thread)
         live = memory.live(microbatch)
@@ -285,10 +286,9 @@ def _noted(begin: _Begin, storages: Mapping[int, int], change: MemoryChange) -> 
     user = change.user - begin.step if change.user >= begin.step else None
     if is_new and user is None and change.user >= 0:
         raise _OtherStateError
-    return _Change(
-        begin.step_code(change.step), change.at_end, change.delta_bytes, change.category,
-        change.block - begin.block if is_new else None, -1 if is_new else storages[change.block], user,
-    )  # fmt: skip
+    block, storage = (change.block - begin.block, -1) if is_new else (None, storages[change.block])
+    step = begin.step_code(change.step)
+    return new_tuple(_Change, (step, change.at_end, change.delta_bytes, change.category, block, storage, user))
 
 
 def _key_position(step: Step) -> int:
@@ -310,16 +310,15 @@ def _moved_steps(written: _Written, numbers: list[int], microbatch: MicroBatch) 
             label = Label(label.phase, label.operator, label.layer, label.stage, microbatch, label.step)
         labels.append(label)
     steps: list[Step] = []
+    number_of = numbers.__getitem__
     for step, codes, at, number in written.steps:
-        after, label = tuple([numbers[code] for code in codes]), labels[number]
+        after, label = tuple(map(number_of, codes)), labels[number]
         if isinstance(step, Compute):
-            steps.append(Compute(step.stream, step.duration_ps, after, label))
+            steps.append(new_tuple(Compute, (step.stream, step.duration_ps, after, label)))
         elif isinstance(step, Collective):
             key = (*step.key[:at], microbatch, *step.key[at + 1 :])
-            moved = Collective(
-                step.kind, step.axis, key, step.size_bytes, step.root, step.algorithm, after, label, step.queue
-            )
-            steps.append(moved)
+            fields = (step.kind, step.axis, key, step.size_bytes, step.root, step.algorithm, after, label, step.queue)
+            steps.append(new_tuple(Collective, (*fields, step.pressure_ppm)))
         elif isinstance(step, HostCopy):
             steps.append(HostCopy(step.size_bytes, after, label, step.to_host))
         else:

@@ -237,12 +237,15 @@ class StageBuilder(StageProgram):
         ends = self.actions.completes(action)
         complete = place._replace(is_last=True)
         rerun = place._replace(rerun=True)
+        completes = any(ends)
         for extension in self.extensions:
             extension.begin_pass(complete if ends.weights else place)
         for position, run in enumerate(chunk_pass.runs):
             for crossing in chunk_pass.arriving.get(position, ()):
                 self._receive(crossing, place)
-            of_run = rerun if run.rerun else complete if ends.covers(run, self.context.stages) else place
+            of_run = rerun if run.rerun else place
+            if completes and not run.rerun and ends.covers(run, self.context.stages):
+                of_run = complete
             self._prepare(run, of_run)
             if self.exchanges_tokens:
                 yield 0
