@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from trine.common.observer import current_observer
 from trine.common.processes import SerialExecutor, num_cpus, process_pool
+from trine.common.shared_work import SharedWork
 from trine.common.units import format_bytes
 from trine.errors import PlanError
 from trine.parallel.constraints import default_balance, resolve_layout
@@ -501,7 +502,7 @@ def _report(done: int, total: int) -> None:
 
 @contextmanager
 def workers(executor: Executor | None, num_workers: int | None, packed: PackedJob) -> Iterator[Executor]:
-    """Give the executor of a search of ``packed``: the caller's, else processes, one per CPU."""
+    """Give the executor of a search of ``packed``: the caller's, else processes, one per CPU with this one."""
     if executor is not None:
         yield executor
         return
@@ -509,7 +510,7 @@ def workers(executor: Executor | None, num_workers: int | None, packed: PackedJo
     if count == 1:
         yield SerialExecutor()
         return
-    pool = process_pool(count, needs_script=packed.needs_script)
+    pool = SharedWork(process_pool(count - 1, needs_script=packed.needs_script), count - 1)
     try:
         yield pool
     finally:
