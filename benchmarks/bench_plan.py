@@ -1,19 +1,23 @@
-"""Print the CPU time of searches, and of the screen's estimates of up to 10,000 layouts.
+"""Print the CPU time of searches, of the screen's estimates of up to 10,000 layouts, and of single layouts.
 
-    python benchmarks/bench_plan.py [--only 70b|405b|screen]
+    python benchmarks/bench_plan.py [--only 70b|405b|screen|layouts]
 
-Each figure is the CPU time of a whole process with its children (``trine plan`` with one worker), so it holds start,
-probes, small simulations and simulations of the best layouts. A machine with other work takes more CPU time for the
-same steps; so each row has its ratio to a fixed pure-Python loop that runs just before it.
+Each figure of a search is the CPU time of a whole process with its children (``trine plan`` with one worker), so it
+holds start, probes, small simulations and simulations of the best layouts. A machine with other work takes more CPU
+time for the same steps; so each row has its ratio to a fixed pure-Python loop that runs just before it.
+
+``layouts`` simulates 18 layouts of llama-3-70b on 256 H100 in one process, each once before it is timed.
 """
 
 from __future__ import annotations
 
 import argparse
 import resource
+import statistics
 import subprocess
 import sys
 import time
+from itertools import product
 
 from trine.results.text import aligned
 
@@ -24,6 +28,8 @@ SEARCHES = {
 }
 #: Layouts that the screen estimates, and the goal in CPU seconds.
 LAYOUTS, SCREEN_GOAL = 10_000, 20
+#: Degrees and micro-batches of the single layouts, and the goals in CPU seconds: their median and the slowest.
+LAYOUTS_OF_70B, MEDIAN_GOAL, WORST_GOAL = tuple(product((2, 4, 8), (2, 4, 8), (1, 2))), 0.12, 0.3
 #: Rounds of the reference loop: about 0.5 s on an idle machine of 2024.
 ROUNDS = 10_000_000
 
@@ -31,7 +37,7 @@ ROUNDS = 10_000_000
 def main() -> None:
     """Print one row for each search."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=[*SEARCHES, "screen"], default=None)
+    parser.add_argument("--only", choices=[*SEARCHES, "screen", "layouts"], default=None)
     parser.add_argument("--estimate", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.estimate:
@@ -45,7 +51,42 @@ def main() -> None:
     if given.only in (None, "screen"):
         command = [sys.executable, __file__, "--estimate"]
         rows.append(row_of("estimates of {} layouts, llama-3-70b on 512 GPUs", command, SCREEN_GOAL))
+    if given.only in (None, "layouts"):
+        rows += rows_of_layouts()
     print("\n".join(aligned(rows, 0)))
+
+
+def rows_of_layouts() -> list[tuple[str, str, str, str]]:
+    """Return the rows of the median and of the slowest of :data:`LAYOUTS_OF_70B`, in a warm process."""
+    reference, spent = reference_s(), times_of_layouts()
+    rows = []
+    for name, goal, seconds in (
+        ("median", MEDIAN_GOAL, statistics.median(spent)), ("slowest", WORST_GOAL, max(spent)),
+    ):  # fmt: skip
+        text = f"{name} of {len(spent)} layouts, llama-3-70b on 256 GPUs"
+        rows.append((text, f"{seconds:.2f}", str(goal), f"{seconds / reference:.2f}"))
+    return rows
+
+
+def times_of_layouts() -> list[float]:
+    """Return the CPU time of a second simulation of each layout, in seconds."""
+    import trine
+    from trine.cluster import load_cluster
+
+    cluster, workload = load_cluster("dgx-h100", nodes=32), trine.synthesize("llama-3-70b", gpu="h100-sxm")
+    spent = []
+    for _ in range(2):
+        spent.clear()
+        for tp, pp, micro_batch in LAYOUTS_OF_70B:
+            dp = 256 // tp // pp
+            plan = trine.Plan(
+                dp=dp, tp=tp, pp=pp, batch=1024 // dp, micro_batch=micro_batch, schedule="1f1b", sharding="zero1",
+                sequence_parallel=True,
+            )  # fmt: skip
+            began = time.process_time()
+            trine.simulate(workload, plan, cluster=cluster)
+            spent.append(time.process_time() - began)
+    return spent
 
 
 def row_of(name: str, command: list[str], goal: int) -> tuple[str, str, str, str]:
