@@ -33,6 +33,16 @@ from trine.parallel.splits import TensorLayout, TensorSplit, local_parameter_byt
 from trine.parallel.stages import BOTH, INPUT_PART, Crossing, OwnedWeight, Stages, cut_into_stages, owned_weights
 from trine.parallel.token_dispatch import ONE_PLACE, ExpertSpan
 from trine.parallel.token_partition import WHOLE, ExpertLoad, TokenPartition, expert_load, is_attention, is_expert
+from trine.parallel.workload_facts import (
+    cast_copies,
+    gradient_of_weights,
+    layer_names,
+    made_storages,
+    name_indices,
+    operators_by_id,
+    storage_of_tensors,
+    tensors_of_role,
+)
 from trine.software.profile import MemoryStyle, Software, ZeroStyle
 
 if TYPE_CHECKING:
@@ -76,36 +86,31 @@ class JobFacts:
 
     @cached_property
     def operators(self) -> dict[int, Operator]:
-        return {op.id: op for op in self.workload.operators}
+        return operators_by_id(self.workload)
 
     @cached_property
     def layer_names(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(op.layer for op in self.workload.operators))
+        return layer_names(self.workload)
 
     @cached_property
     def _indices(self) -> dict[int, tuple[int, int]]:
         """Operator id -> the indices of its name and of its layer's."""
-        layers = {name: i for i, name in enumerate(self.layer_names)}
-        return {op.id: (i, layers[op.layer]) for i, op in enumerate(self.workload.operators)}
+        return name_indices(self.workload)
 
     @cached_property
     def made_storages(self) -> set[int]:
         """Storages that any operator writes."""
-        storage_of = self.storage_of
-        return {storage_of[t] for op in self.workload.operators for t in op.outputs}
+        return made_storages(self.workload)
 
     @cached_property
     def storage_of(self) -> dict[int, int]:
         """Tensor id -> its storage."""
-        return {number: tensor.storage for number, tensor in self.workload.tensors.items()}
+        return storage_of_tensors(self.workload)
 
     @cached_property
     def tensors_of_role(self) -> dict[str, list[Tensor]]:
         """Role -> its tensors, in the workload's order."""
-        tensors: dict[str, list[Tensor]] = {}
-        for tensor in self.workload.tensors.values():
-            tensors.setdefault(tensor.role, []).append(tensor)
-        return tensors
+        return tensors_of_role(self.workload)
 
     @cached_property
     def launches(self) -> dict[int, OperatorLaunch]:
@@ -370,17 +375,12 @@ class JobFacts:
     @cached_property
     def gradient_of(self) -> dict[int, int]:
         """Weight -> gradient, as tensor ids."""
-        return {p.weight: p.gradient for p in self.workload.parameters if p.gradient is not None}
+        return gradient_of_weights(self.workload)
 
     @cached_property
     def cast_copies(self) -> dict[int, float]:
         """Weight -> bytes of its copies for cast products, relative to its own (attribute ``weight_copies``)."""
-        found: dict[int, float] = {}
-        for op in self.workload.operators:
-            copies = op.attributes.get("weight_copies")
-            if op.phase == FORWARD and isinstance(copies, float):
-                found.update({t: copies for t in op.inputs if self.workload.tensors[t].role == "weight"})
-        return found
+        return cast_copies(self.workload)
 
     def gradient_bytes(self, weight: int) -> int:
         """Return the bytes of a weight's gradient on one rank, in the dtype of its accumulation and reduction."""
@@ -455,6 +455,7 @@ class RankWork:
         self._bytes: dict[tuple[int, int], int] = {}
         self._scales: dict[tuple[int, int], Fraction] = {}  # of tensors, by batch and number of batch dimensions
         self._splits: dict[tuple[object, ...], Split] = {}  # by all that a split depends on
+        self._numbers: dict[TensorSplit | None, int] = {}  # of tensor splits; equal ones have one number
         self._alike = alike_in(facts.workload) if compute.name in FROM_SHAPES else None
         self._of_alike: dict[tuple[object, ...], tuple[int, str]] = {}  # durations of operators with equal shapes
 
@@ -498,7 +499,8 @@ class RankWork:
     def split(self, op: Operator, batch: int, share: Fraction = WHOLE) -> Split:
         """Return the sizes at which an operator runs on one rank. share: of the optimizer step."""
         divided = self._facts.split_of(op)
-        key = share if op.phase == OPTIMIZER else None, id(divided), is_expert(op), is_attention(op), batch
+        share_key = share if op.phase == OPTIMIZER else None
+        key = share_key, self._number_of(divided), is_expert(op), is_attention(op), batch
         split = self._splits.get(key)
         if split is None:
             partition = self._facts.token_partition
@@ -511,7 +513,7 @@ class RankWork:
         divided = self._facts.split_of(op)
         if self._alike is None or model is not self.compute:  # recorded times differ between equal operators
             return self._duration_in(model, op, batch, share, part, pieces, divided)
-        key = self._alike.first(op), id(divided), batch, share, part, pieces
+        key = self._alike.first(op), self._number_of(divided), batch, share, part, pieces
         duration = self._of_alike.get(key)
         if duration is None:
             duration = self._duration_in(model, op, batch, share, part, pieces, divided)
@@ -536,6 +538,9 @@ class RankWork:
         if part == BOTH:
             return ps, answer.evidence
         return (ps + (part == INPUT_PART)) // 2, "assumed"
+
+    def _number_of(self, divided: TensorSplit | None) -> int:
+        return self._numbers.setdefault(divided, len(self._numbers))
 
     def copy_ps(self, tensor_id: int, batch: int) -> int:
         """Return the time of a copy of a tensor on the tokens of one rank, with all features, in picoseconds."""

@@ -6,11 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from trine.common.kept import keep
 from trine.compute import kind_of
 from trine.compute.kinds import COMPUTE_FAMILIES, family_of
 from trine.errors import PlanError
 from trine.graph.workload import BACKWARD, FORWARD, Operator, Parameter, Tensor, Workload
 from trine.parallel.cuts import STARTS, balanced_starts, counted_starts, named_starts, sendable
+from trine.parallel.workload_facts import readers_of_storages
 
 #: Parts of the backward phase in schedules that split it (:attr:`trine.parallel.chunks.Place.part`).
 BOTH, INPUT_PART, WEIGHT_PART = "", "input", "weight"
@@ -40,11 +42,7 @@ def owned_weights(
     the model twice. A weight belongs to the ranks that read it. If the trace lost that link, it belongs to the ranks of
     its gradient operator, else of the first operator. Raises PlanError for a weight on more than two ranks.
     """
-    readers: dict[int, dict[int, None]] = {}
-    for op in workload.operators:
-        if op.phase == FORWARD:
-            for tensor_id in op.inputs:
-                readers.setdefault(workload.tensors[tensor_id].storage, {})[op.id] = None
+    readers = readers_of_storages(workload)
     first = next(iter(stages_of.values()), (0,))
     stages: list[list[OwnedWeight]] = [[] for _ in range(num_stages)]
     for parameter in workload.parameters:
@@ -85,6 +83,7 @@ def _gradient_operator(
     return on_stage[-1] if on_stage else None
 
 
+@keep
 def backward_of(workload: Workload) -> dict[int, list[Operator]]:
     """Map each forward operator id to its backward operators, in order."""
     backward: dict[int, list[Operator]] = {}
@@ -219,9 +218,17 @@ def cut_into_stages(
             stage_of[op.id] = current
     names = tuple(forward[first].layer for first in starts[1:])
     backward = backward_of(workload)
-    parts = backward_parts(workload, backward, _wants_input(workload, forward, backward))
+    parts = _parts_of_backward(workload)
     crossings = _crossings(workload, forward, stage_of, starts, backward)
     return Stages(num_stages, stage_of, names, crossings, parts)
+
+
+@keep
+def _parts_of_backward(workload: Workload) -> Mapping[int, str]:
+    """Return :func:`backward_parts` of a whole workload."""
+    forward = [op for op in workload.operators if op.phase == FORWARD]
+    backward = backward_of(workload)
+    return backward_parts(workload, backward, _wants_input(workload, forward, backward))
 
 
 def _wants_input(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+from trine.common.kept import keep
 from trine.compute import Split, kind_of
 from trine.compute.kinds import family_of
 from trine.compute.resize import sequence_dim, sequence_length
@@ -136,6 +137,14 @@ def _check_tokens(workload: Workload, plan: Plan, length: int | None) -> None:
                 f"{option}: a sequence of {length} tokens does not divide into {divisor} equal parts: the nearest that "
                 f"does has {near}"
             )
+    problem = _why_not_divided(workload, length, option, plan.cp > 1)
+    if problem:
+        raise PlanError(problem)
+
+
+@keep
+def _why_not_divided(workload: Workload, length: int, option: str, divides_attention: bool) -> str:
+    """Return why ``option`` cannot divide the ``length`` tokens of each sample; "" if it can."""
     tensors = workload.tensors
     for op in workload.operators:
         if op.phase == OPTIMIZER:
@@ -144,14 +153,15 @@ def _check_tokens(workload: Workload, plan: Plan, length: int | None) -> None:
             tensor = tensors[tensor_id]
             is_pooled = tensor.batch_dims == (0,) and len(tensor.shape) in (2, 3) and tensor.shape[1] == 1
             if tensor.batch_dims and tensor.size_bytes and not is_pooled and sequence_dim(tensor, length) is None:
-                raise PlanError(
+                return (
                     f"{option}: which dimension of the tensor {list(tensor.shape)} of operator {op.id} ({op.name}) "
                     "counts tokens is not known"
                 )
-        if plan.cp > 1 and op.phase == FORWARD and multiplies_activations(workload, op):
-            raise PlanError(
+        if divides_attention and op.phase == FORWARD and multiplies_activations(workload, op):
+            return (
                 f"context parallelism needs attention in one operator, and operator {op.id} ({op.name}) is a part of it"
             )
+    return ""
 
 
 def _check_experts(workload: Workload, plan: Plan) -> None:

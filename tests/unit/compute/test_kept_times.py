@@ -15,7 +15,7 @@ from trine.compute.tables import kept_estimates
 from trine.compute.tables.gemm import load_gemm
 from trine.compute.tables.machine import Machine
 from trine.compute.tables.times import TableTimes
-from trine.parallel.job import JobContext
+from trine.parallel.job import JobContext, RankWork
 from trine.parallel.token_partition import WHOLE
 from trine.training.options import SimulateOptions
 from trine.training.setup import setup_of
@@ -68,7 +68,12 @@ def test_jobs_of_a_workload_share_times_and_have_their_own_notes() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"tp": 2, "sequence_parallel": True}, {"tp": 4, "pp": 2, "schedule": "zb-h1", "software": "pytorch-eager"}, {"cp": 2}, {"ep": 4, "dp": 4}],
+    [
+        {"tp": 2, "sequence_parallel": True},
+        {"tp": 4, "pp": 2, "schedule": "zb-h1", "software": "pytorch-eager"},
+        {"cp": 2},
+        {"ep": 4, "dp": 4},
+    ],
     ids=["tp", "halves", "cp", "ep"],
 )
 def test_operators_with_equal_shapes_take_the_time_of_each(fields: dict[str, object]) -> None:
@@ -83,5 +88,7 @@ def test_operators_with_equal_shapes_take_the_time_of_each(fields: dict[str, obj
     for op in setup.workload.operators:
         for batch in (1, 3):
             for share in shares if op.phase == "optimizer" else shares[:1]:
-                each = work._duration_in(work.compute, op, batch, share, "", WHOLE, work._facts.split_of(op))
-                assert work.duration(op, batch, share) == each
+                alone = RankWork(work._facts, work.compute)  # has no times of other operators
+                of_op = alone._duration_in(work.compute, op, batch, share, "", WHOLE, work._facts.split_of(op))
+                assert work.duration(op, batch, share) == of_op
+    assert len(work._of_alike) < len(work._durations)
