@@ -55,7 +55,7 @@ class LoadStoreResult(Result):
     drawn: TaskGraph
 
     @cached_property
-    def links(self) -> tuple[LinkUse, ...]:
+    def link_uses(self) -> tuple[LinkUse, ...]:
         """Bytes (with headers) and utilisation of each link that messages crossed in the run."""
         time_ps = self.gpu.time_ps
         return tuple(
