@@ -116,7 +116,7 @@ def test_an_acquire_of_what_nobody_releases_is_named(poll_ps):
     programmer.kernel(1, 2, 1)
     programmer.acquire(1, 3, amount=2).barrier()
     text = stuck(programmer.build(), small_model(poll_ps=poll_ps))
-    assert "1 tasks have not ended, 2 wavefronts wait" in text
+    assert "1 task cannot finish, 2 wavefronts wait" in text
     where = "rank 1, kernel '1', workgroup 0, wavefront "
     assert where + "0: operation 0, acquire: waits for semaphore 3 of rank 1, which has 1 and needs 2" in text
     assert where + "1: operation 1, barrier: waits for the barrier, where 1 of 2 wavefronts are" in text

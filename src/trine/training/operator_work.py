@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from trine.compute.cost import Sizing
 from trine.compute.origin import known_gpu
-from trine.compute.roofline import has_tf32_products, peak, precision_of
+from trine.compute.roofline import alike_in, has_tf32_products, peak, precision_of
 from trine.errors import InputError
 from trine.graph.workload import FORWARD, OPTIMIZER, SYNTHESISED, Operator
 from trine.parallel.job import JobContext
@@ -41,11 +41,13 @@ def operator_work(context: JobContext, gpu_name: str | None) -> OperatorWork | N
     workload = context.workload
     source = known_gpu(workload.gpu) if workload.has_gpu_times and workload.format != SYNTHESISED else None
     tf32_products = source is not None and has_tf32_products(workload, source)
-    sizing = Sizing(workload)
+    sizing, alike = Sizing(workload), alike_in(workload)
+    by_id = {operator.id: operator for operator in workload.operators}
     uses: dict[tuple[str, str, str, str], OperatorUse] = {}
     for run in _runs(context):
         precision = precision_of(run.operator, workload.tensors, tf32_products)
-        use = _use(context, sizing, run, precision)
+        model = by_id[alike.first(run.operator)]  # equal shapes are sized once
+        use = _use(context, sizing, run, model, precision)
         if use.time_ps == 0:
             continue
         key = (use.name, use.phase, use.layer, precision)
@@ -72,10 +74,11 @@ def _runs(context: JobContext) -> Iterator[_Run]:
             yield _Run(operator, RECOMPUTE, passes)
 
 
-def _use(context: JobContext, sizing: Sizing, run: _Run, precision: str) -> OperatorUse:
+def _use(context: JobContext, sizing: Sizing, run: _Run, model: Operator, precision: str) -> OperatorUse:
+    """Return the use of a run. model: an operator whose tensors have the same shapes."""
     operator, batch = run.operator, context.all_micro_batches[0]
     share = optimizer_share(context) if operator.phase == OPTIMIZER else WHOLE
-    work = sizing.work(operator, context.work.split(operator, batch, share))
+    work = sizing.work(model, context.work.split(operator, batch, share))
     repeats = run.times * context.token_partition.repeats(operator)
     mask = _CAUSAL if operator.attributes.get("causal") is True else 1.0
     time_ps, _ = context.work.duration(operator, batch, share)

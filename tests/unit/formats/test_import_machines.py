@@ -43,7 +43,7 @@ def test_smi_nvswitch():
     assert hops(cluster, "gpu0", "gpu7") == ["nvswitch"]
     switch = cluster.devices[cluster.index("nvswitch")]
     assert switch.reduces
-    assert "taken as an NVSwitch" in cluster.notes
+    assert "assumed to be an NVSwitch" in cluster.notes
     up = next(link for link in cluster.links if link.name == "gpu3->nvswitch")
     assert (up.bytes_per_s, up.peak_bytes_per_s, up.medium) == (20_600_000_000 * 18, 450_000_000_000, "nvlink4")
     assert hops(cluster, "gpu0", "mlx5_0") == ["pcie0"]  # PIX
@@ -133,7 +133,7 @@ def test_smi_what_is_wrong_is_named(old, new, message):
 
 
 def test_smi_needs_the_gpu_and_the_right_one():
-    with pytest.raises(SpecError, match=r"nvlink.*give the GPU model.*pcie"):
+    with pytest.raises(SpecError, match=r"nvlink.*add the GPU model.*pcie"):
         read_any(DATA / "h100-8.smi.txt")
     with pytest.raises(SpecError, match="shows 6 NVLinks, but a GPU has 4 of nvlink1"):
         read_any(DATA / "dgx1-v100.smi.txt", links={"nvlink": "nvlink1", "pcie": "pcie3"})
