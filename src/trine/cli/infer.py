@@ -91,7 +91,10 @@ def read_speculation(text: str) -> Speculation:
     drafts, _, acceptance = text.partition(":")
     count, share = whole_number(drafts, most=MAX_DRAFTS), finite_number(acceptance)
     if not count or share is None or not 0 < share <= 1:
-        message = f"takes K:PROBABILITY with K from 1 to {MAX_DRAFTS}, such as 3:0.7; got {text[:40]!r}"
+        message = (
+            f"takes K:PROBABILITY with K from 1 to {MAX_DRAFTS} and a probability above 0 and at most 1, "
+            f"such as 3:0.7; got {text[:40]!r}"
+        )
         raise InputError(message, field="--spec")
     return Speculation(drafts=count, acceptance=share)
 

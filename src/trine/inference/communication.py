@@ -79,9 +79,17 @@ class Communication:
             return 0.0
         library = self._library_us("all_reduce", num_bytes, ways)
         limit = self._engine.custom_all_reduce_bytes.get(ways, 0)
-        if num_bytes > limit or not self._has_scale_up(ways):
+        if num_bytes > limit or not self.has_all_reduce_kernel(ways):
             return library
         return min(library, self._kernel_us(num_bytes, ways))
+
+    def has_all_reduce_kernel(self, ways: int) -> bool:
+        """Return whether the engine sums small tensors of ``ways`` GPUs with its own kernel."""
+        return self._engine.custom_all_reduce_bytes.get(ways, 0) > 0 and self._has_scale_up(ways)
+
+    def has_exchange_kernel(self, ways: int) -> bool:
+        """Return whether one-sided kernels bring tokens to the experts on ``ways`` GPUs."""
+        return self._engine.exchange == "one-sided" and self._has_scale_up(ways)
 
     def gather_us(self, num_bytes: float, ways: int) -> float:
         """Return the time to gather ``num_bytes`` in all from ``ways`` GPUs."""
@@ -97,7 +105,7 @@ class Communication:
         One-sided kernels send a token to its experts. Otherwise all tokens are gathered before the experts, and summed
         and scattered after.
         """
-        if self._engine.exchange == "one-sided" and self._has_scale_up(ways):
+        if self.has_exchange_kernel(ways):
             return self._one_sided_us(tokens, row_bytes, ways)
         num_bytes = tokens * ways * row_bytes
         return self.gather_us(num_bytes, ways) + self.scatter_us(num_bytes, ways)

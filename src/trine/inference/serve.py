@@ -11,12 +11,13 @@ from trine.inference.basis import NOT_MODELLED, evidence_of, notes_of
 from trine.inference.deployment import resolve, step_timer
 from trine.inference.engines import EngineProfile
 from trine.inference.job import ServingJob
-from trine.inference.limits import Limits, limits_of
+from trine.inference.limits import Limits, NoRoomError, limits_of
 from trine.inference.load_times import closed_loop
 from trine.inference.loop import ClientLoad, LoopTimes
 from trine.inference.memory import kv_bytes_per_token
 from trine.inference.numbers import StepPart
 from trine.inference.ranges import ranged, serving_ranges
+from trine.inference.room import any_of, changes_with_room, nearest_ways
 from trine.inference.steps import (
     ATTENTION,
     COMMUNICATION,
@@ -45,8 +46,8 @@ def answer(job: ServingJob, dollars_per_gpu_hour: float | None = None) -> Servin
     bytes).
     """
     _check_job(job)
-    deployment = resolve(job)
-    limits, timer = limits_of(job, deployment), step_timer(deployment)
+    deployment = _resolved(job)
+    limits, timer = _limits(job, deployment), step_timer(deployment)
     return _Service(job, deployment, limits, timer).answer(dollars_per_gpu_hour)
 
 
@@ -64,6 +65,28 @@ def wait_us(engine: EngineProfile, input_tokens: int, sequences: int, decode_us:
     if engine.tokenises == "together":
         front_end_us += engine.tokenise_us * input_tokens
     return front_end_us + (_STEPS_AHEAD[engine.host] * decode_us if sequences > 1 else 0.0)
+
+
+def _resolved(job: ServingJob) -> Deployment:
+    """Return the deployment. Raises InputError; if tp does not divide the model, with the nearest ways that do."""
+    try:
+        return resolve(job)
+    except InputError as error:
+        ways = nearest_ways(job) if error.field == "tp" else []
+        if not ways:
+            raise
+        raise InputError(f"{error.problem}: use tp {any_of([str(each) for each in ways])}", field="tp") from None
+
+
+def _limits(job: ServingJob, deployment: Deployment) -> Limits:
+    """Return the limits. Raises NoRoomError with the changes that make room."""
+    try:
+        return limits_of(job, deployment)
+    except NoRoomError as error:
+        changes = changes_with_room(job, deployment)
+        if not changes:
+            raise
+        raise NoRoomError(f"{error.problem}; {any_of(changes)} makes room", error.missing_bytes) from None
 
 
 def _check_job(job: ServingJob) -> None:

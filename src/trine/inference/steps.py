@@ -118,7 +118,7 @@ class StepTimer:
         self._times = gpu_times(gpu)
         self._attention = AttentionTimes(gpu, engine, deployment.kv)
         self._latent = LatentTimes(gpu, engine, deployment.kv)
-        self._communication = communication or Communication(deployment.cluster, deployment.engine)
+        self.communication = communication or Communication(deployment.cluster, deployment.engine)
         self._layers = Counter(deployment.model.layers)
         self.mixers = Counter(layer.mixer for layer in deployment.model.layers if layer.mixer is not None)
         self._curves = self._token_curves()
@@ -357,9 +357,9 @@ class StepTimer:
         layout, row_bytes = self.deployment.layout, _ACTIVATION * self.deployment.model.hidden
         if isinstance(block, Mixture) and layout.attention_dp > 1:
             ways = layout.stage_gpus
-            return np.array([self._communication.exchange_us(t / layout.tp, row_bytes, ways) for t in TOKENS])
+            return np.array([self.communication.exchange_us(t / layout.tp, row_bytes, ways) for t in TOKENS])
         if layout.tp > 1:
-            return np.array([self._communication.all_reduce_us(t * row_bytes, layout.tp) for t in TOKENS])
+            return np.array([self.communication.all_reduce_us(t * row_bytes, layout.tp) for t in TOKENS])
         return np.zeros(TOKENS.shape)
 
     def embedding_us(self) -> Float64:
@@ -373,7 +373,7 @@ class StepTimer:
             return np.zeros(TOKENS.shape)
         gpus = self.deployment.cluster.gpus
         ends = gpus.index(gpus[0]), layout.stage_gpus
-        each = np.array([self._communication.message_us(t * row_bytes, *ends) for t in TOKENS])
+        each = np.array([self.communication.message_us(t * row_bytes, *ends) for t in TOKENS])
         return (layout.pp - 1) * each
 
     def _head_curve(self) -> Float64:
@@ -381,7 +381,7 @@ class StepTimer:
         model, tp = self.deployment.model, self.deployment.layout.tp
         vocab = -(-model.vocab // tp)
         total = self._times.product_us(vocab, model.hidden, "bfloat16", 2.0).copy()
-        gathers = [self._communication.gather_us(rows * model.vocab * _ACTIVATION, tp) for rows in TOKENS]
+        gathers = [self.communication.gather_us(rows * model.vocab * _ACTIVATION, tp) for rows in TOKENS]
         total += np.array(gathers) + _LOGIT_PASSES * self._moved(2 * model.vocab * _LOGIT)
         return total + _SAMPLING_KERNELS * self._times.moved_us(1)
 
