@@ -44,6 +44,9 @@ def infer(
         str, Option("Choose the precision of the KV cache [the engine's].", "bf16|fp8", ENGINE, ("--kv-dtype",))
     ] = "",
     phase: Annotated[str, Option("Predict one kind of disaggregated worker.", "both|prefill|decode", ENGINE)] = "both",
+    fidelity: Annotated[
+        str, Option("Choose the level of detail of the decode step's all-reduce.", "operator|loadstore", ENGINE)
+    ] = "operator",
     speculation: Annotated[
         str | None,
         Option("Draft K tokens a step, each accepted with this probability.", "K:PROBABILITY", ENGINE, ("--spec",)),
@@ -72,7 +75,8 @@ def infer(
         "input_tokens": input_tokens, "output_tokens": output_tokens, "concurrency": concurrency, "batch": batch,
         "prefix_tokens": prefix_tokens, "length_spread": length_spread, "tp": tp, "pp": pp, "ep": ep,
         "attention_dp": attention_dp, "engine": engine, "precision": precision, "kv_precision": kv_precision,
-        "phase": phase, "speculation": None if speculation is None else read_speculation(speculation),
+        "phase": phase, "fidelity": fidelity,
+        "speculation": None if speculation is None else read_speculation(speculation),
         "max_batched_tokens": max_batched_tokens, "max_sequences": max_sequences, "memory_fraction": memory_fraction,
         "stack": stack,
     }  # fmt: skip

@@ -19,6 +19,10 @@ NOT_MODELLED = (
 
 #: Source of collectives without a kernel of the engine.
 _LIBRARY = "NCCL's algorithms and software costs (see `trine collective`)"
+_SIMULATED = (
+    "the decode step's is run load by load and store by store (trine help levels); larger ones are by the table of the "
+    "engine's kernel, or the library's costs"
+)
 _TOKENISES = {"together": "all waiting prompts at once", "one-by-one": "one prompt after the other"}
 
 
@@ -46,7 +50,9 @@ def _collectives_evidence(deployment: Deployment, communication: Communication) 
     layout, found = deployment.layout, []
     if layout.tp > 1:
         table = all_reduce_kernels()
-        if not communication.has_all_reduce_kernel(layout.tp):
+        if communication.simulated is not None:
+            found.append(Evidence("all-reduce", MODELLED, _SIMULATED))
+        elif not communication.has_all_reduce_kernel(layout.tp):
             found.append(Evidence("all-reduce", MODELLED, _LIBRARY))
         elif deployment.gpu.name == table.gpu:
             found.append(Evidence("all-reduce", INTERPOLATED, table.source))

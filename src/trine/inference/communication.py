@@ -23,6 +23,7 @@ from trine.common.units import PS_PER_S
 from trine.errors import InputError
 from trine.inference.engines import EngineProfile
 from trine.inference.precision import SERVING
+from trine.inference.simulated_all_reduce import SimulatedAllReduce
 
 _US_PER_PS = 1e6 / PS_PER_S
 Points = Annotated[dict[int, float], Field(min_length=2)]
@@ -65,9 +66,13 @@ def exchange_kernel() -> ExchangeKernel:
 
 
 class Communication:
-    """Times of collectives among the GPUs of one pipeline stage, in microseconds."""
+    """Times of collectives among the GPUs of one pipeline stage, in microseconds.
 
-    def __init__(self, cluster: Cluster, engine: EngineProfile) -> None:
+    simulated: times of the engine's all-reduce kernel up to a size, in place of its table; None: the table.
+    """
+
+    def __init__(self, cluster: Cluster, engine: EngineProfile, simulated: SimulatedAllReduce | None = None) -> None:
+        self.simulated = simulated
         self._cluster, self._engine = cluster, engine
         self._collectives: dict[int, Collectives] = {}
         self._pairs: dict[tuple[int, int], Collectives] = {}
@@ -81,6 +86,8 @@ class Communication:
         limit = self._engine.custom_all_reduce_bytes.get(ways, 0)
         if num_bytes > limit or not self.has_all_reduce_kernel(ways):
             return library
+        if self.simulated is not None and num_bytes <= self.simulated.most_bytes:
+            return min(library, self.simulated.time_us(num_bytes, ways))
         return min(library, self._kernel_us(num_bytes, ways))
 
     def has_all_reduce_kernel(self, ways: int) -> bool:

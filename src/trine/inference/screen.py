@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trine.common.units import format_bytes
-from trine.inference.numbers import ServingNumbers, StepPart
+from trine.inference.numbers import AllReduceLevels, ServingNumbers, StepPart
 from trine.inference.ranges import Estimate
 from trine.results.screen import Listing, Screen
 from trine.results.text import wrapped_at
@@ -74,8 +74,24 @@ def _numbers(answer: ServingNumbers) -> list[tuple[str, str, str]]:
         each = f"{number_words(answer.tokens_per_s_per_gpu.value)} per GPU, {number_words(per_user)} per user"
         rows.append(("throughput", value, f"{likely}; {each}"))
     rows.append((_memory_label(answer), f"{format_bytes(max(answer.kv_bytes, 0))} per GPU", _capacity(answer)))
+    if answer.all_reduce is not None:
+        time = _us_words(answer.all_reduce.loadstore_s)
+        rows.append(("all-reduce", time, _all_reduce_words(answer.all_reduce)))
     rows += _costs(answer)
     return rows
+
+
+def _all_reduce_words(levels: AllReduceLevels) -> str:
+    """Return what the load-store level ran, the operator level's time, and TPOT with it."""
+    tpot = ""
+    if levels.operator_tpot_s is not None:
+        tpot = f", with which TPOT is {seconds_words(levels.operator_tpot_s)}"
+    size = f"{format_bytes(levels.num_bytes)} on {gpus_words(levels.ways)}, {levels.program}, load by load"
+    return f"{size}; operator level: {_us_words(levels.operator_s)}{tpot}"
+
+
+def _us_words(seconds: float) -> str:
+    return f"{number_words(seconds * 1e6)} us"
 
 
 def _capacity(answer: ServingNumbers) -> str:

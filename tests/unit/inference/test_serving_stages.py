@@ -51,9 +51,9 @@ def test_small_kernels_move_each_activation_once():
     timer = timer_of(1)
     layer = timer.deployment.model.layers[0]
     hidden, moved = timer.deployment.model.hidden, timer._times.moved_us
-    activation = timer._small_us(Mlp(ffn=4096))
+    activation = timer.small_us(Mlp(ffn=4096))
     assert activation == pytest.approx([moved(tokens * 3 * 2 * 4096) for tokens in TOKENS])
-    mixer = timer._small_us(LinearAttention(key_heads=4, value_heads=8, key_size=64, value_size=64))
+    mixer = timer.small_us(LinearAttention(key_heads=4, value_heads=8, key_size=64, value_size=64))
     assert mixer == pytest.approx([2 * moved(tokens * 4 * 2 * hidden) for tokens in TOKENS])
-    norms = timer._norms_us(layer)
+    norms = timer.norms_us(layer)
     assert norms == pytest.approx([layer.norms * moved(tokens * 4 * 2 * hidden) for tokens in TOKENS])
