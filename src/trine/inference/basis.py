@@ -20,8 +20,8 @@ NOT_MODELLED = (
 #: Source of collectives without a kernel of the engine.
 _LIBRARY = "NCCL's algorithms and software costs (see `trine collective`)"
 _SIMULATED = (
-    "the decode step's is run load by load and store by store (trine help levels); larger ones are by the table of the "
-    "engine's kernel, or the library's costs"
+    "up to the size of a decode step, run load by load and store by store (trine help levels); larger ones have the "
+    "table of the engine's kernel, or the library's costs"
 )
 _TOKENISES = {"together": "all waiting prompts at once", "one-by-one": "one prompt after the other"}
 
@@ -65,12 +65,19 @@ def _collectives_evidence(deployment: Deployment, communication: Communication) 
     return found
 
 
+def _kept_words(deployment: Deployment) -> str:
+    """Return what the engine keeps of requests, in words."""
+    if all(isinstance(mixer, RECURRENCES) for mixer in deployment.model.mixers()):
+        return "states in float32"
+    return f"KV cache in {deployment.kv}, blocks of {deployment.engine.block_tokens} tokens"
+
+
 def notes_of(job: ServingJob, deployment: Deployment, limits: Limits) -> tuple[str, ...]:
     """Return the assumptions as sentences."""
     engine = deployment.engine
     found = [
         f"{engine.title} {engine.version}: at most {limits.budget:,} tokens and {limits.sequences:,} sequences a step; "
-        f"KV cache in {deployment.kv}, blocks of {engine.block_tokens} tokens",
+        + _kept_words(deployment),
     ]
     if job.concurrency is not None and job.phase != "decode":
         found.append(

@@ -202,8 +202,12 @@ def details(answer: ServingNumbers) -> str:
     lines += ["", "memory of one GPU"]
     for name, size in (("weights", answer.weights_bytes), ("activations", answer.activations_bytes)):
         lines.append(f"  {name:12}{format_bytes(size)}")
-    lines.append(f"  {'KV cache':12}{format_bytes(max(answer.kv_bytes, 0))}, {answer.kv_precision}, "
-                 f"{answer.kv_bytes_per_token:,.0f} bytes a token")  # fmt: skip
+    kept = (
+        f"{answer.kv_precision}, {answer.kv_bytes_per_token:,.0f} bytes a token"
+        if _has_attention(answer)
+        else "float32"
+    )
+    lines.append(f"  {_memory_label(answer):12}{format_bytes(max(answer.kv_bytes, 0))}, {kept}")
     for title, parts in (("decode step", answer.decode_parts), ("one prompt alone", answer.prefill_parts)):
         lines += ["", title]
         for part in parts:

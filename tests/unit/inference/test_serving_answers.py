@@ -99,8 +99,12 @@ def test_fewer_ways_than_the_error_names_have_no_room():
 
 
 def test_a_model_without_attention_keeps_states():
-    text = ask(model="mamba2-2.7b").summary()
+    answer = ask(model="mamba2-2.7b")
+    text = answer.summary()
     assert "KV cache" not in text
+    details = answer.details().split("not modelled")[0]
+    assert "KV cache" not in details
+    assert "states in float32" in details
     assert "(limit: states)" in text
     assert "recurrence: modelled" in text
     both = [each.what for each in ask(model="jamba-v0.1", tp=2).evidence]
