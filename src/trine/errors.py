@@ -57,6 +57,11 @@ class InputError(TrineError, ValueError):
         self.field, self._message = field, message
         super().__init__(self._text())
 
+    @property
+    def problem(self) -> str:
+        """The problem and its fix, without file and field."""
+        return self._message
+
     def _text(self) -> str:
         message, field = self._message, self.field
         prefix = "".join(f"{part}: " for part in (self.file, field) if part)

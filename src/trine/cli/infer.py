@@ -44,6 +44,9 @@ def infer(
         str, Option("Choose the precision of the KV cache [the engine's].", "bf16|fp8", ENGINE, ("--kv-dtype",))
     ] = "",
     phase: Annotated[str, Option("Predict one kind of disaggregated worker.", "both|prefill|decode", ENGINE)] = "both",
+    fidelity: Annotated[
+        str, Option("Choose the level of detail of the decode step's all-reduce.", "operator|loadstore", ENGINE)
+    ] = "operator",
     speculation: Annotated[
         str | None,
         Option("Draft K tokens a step, each accepted with this probability.", "K:PROBABILITY", ENGINE, ("--spec",)),
@@ -72,7 +75,8 @@ def infer(
         "input_tokens": input_tokens, "output_tokens": output_tokens, "concurrency": concurrency, "batch": batch,
         "prefix_tokens": prefix_tokens, "length_spread": length_spread, "tp": tp, "pp": pp, "ep": ep,
         "attention_dp": attention_dp, "engine": engine, "precision": precision, "kv_precision": kv_precision,
-        "phase": phase, "speculation": None if speculation is None else read_speculation(speculation),
+        "phase": phase, "fidelity": fidelity,
+        "speculation": None if speculation is None else read_speculation(speculation),
         "max_batched_tokens": max_batched_tokens, "max_sequences": max_sequences, "memory_fraction": memory_fraction,
         "stack": stack,
     }  # fmt: skip
@@ -91,7 +95,10 @@ def read_speculation(text: str) -> Speculation:
     drafts, _, acceptance = text.partition(":")
     count, share = whole_number(drafts, most=MAX_DRAFTS), finite_number(acceptance)
     if not count or share is None or not 0 < share <= 1:
-        message = f"takes K:PROBABILITY with K from 1 to {MAX_DRAFTS}, such as 3:0.7; got {text[:40]!r}"
+        message = (
+            f"takes K:PROBABILITY with K from 1 to {MAX_DRAFTS} and a probability above 0 and at most 1, "
+            f"such as 3:0.7; got {text[:40]!r}"
+        )
         raise InputError(message, field="--spec")
     return Speculation(drafts=count, acceptance=share)
 

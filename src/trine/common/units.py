@@ -106,9 +106,12 @@ def _as_integer(number: Fraction, subject: str, value: object, *, up: bool) -> i
     return int(integer)
 
 
-def parse_time(value: object, subject: str = "a time", *, base: bool = False) -> int:
-    """Parse ``"1.5 us"`` into picoseconds, rounded up; ``base=True`` also takes bare numbers, in seconds."""
-    number = _parse(value, _TIME, subject, "1 us", base)
+def parse_time(value: object, subject: str = "a time", *, base: bool = False, example: str = "1 us") -> int:
+    """Parse ``"1.5 us"`` into picoseconds, rounded up; ``base=True`` also takes bare numbers, in seconds.
+
+    example: a valid time, for the text of an error.
+    """
+    number = _parse(value, _TIME, subject, example, base)
     if base and not isinstance(value, str):
         number *= PS_PER_S
     return _as_integer(number, subject, value, up=True)

@@ -43,6 +43,7 @@ class ServingAnswer(ServingNumbers, Report):
             estimate = getattr(self, name)
             found[name] = None if estimate is None else asdict(estimate)
         found["stack"] = None if self.stack is None else self.stack.model_dump()
+        found["all_reduce"] = None if self.all_reduce is None else asdict(self.all_reduce)
         found["decode_parts"] = [asdict(part) for part in self.decode_parts]
         found["prefill_parts"] = [asdict(part) for part in self.prefill_parts]
         found["evidence"] = [asdict(each) for each in self.evidence]
@@ -94,6 +95,7 @@ def _question(job: ServingJob) -> dict[str, Any]:
         "tp": layout.tp, "pp": layout.pp, "ep": layout.ep, "attention_dp": layout.attention_dp,
         "input_tokens": job.input_tokens, "output_tokens": job.output_tokens, "prefix_tokens": job.prefix_tokens,
         "batch": job.batch, "concurrency": job.concurrency, "phase": job.phase,
+        "fidelity": job.fidelity,
         "length_spread": job.length_spread,
         "drafts": 0 if job.speculation is None else job.speculation.drafts,
         "acceptance": None if job.speculation is None else job.speculation.acceptance,

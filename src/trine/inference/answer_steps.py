@@ -5,6 +5,7 @@ from __future__ import annotations
 from trine.inference.deployment import resolve, step_timer
 from trine.inference.job import ServingJob
 from trine.inference.limits import limits_of
+from trine.inference.loadstore import LOADSTORE, loadstore_timer, sequences_of
 from trine.inference.step_graph import NamedStep, SimulatedSteps, named_steps, simulate_steps
 from trine.inference.steps import PromptChunk, Step
 from trine.results import timeline, waits
@@ -20,7 +21,7 @@ def answer_steps(job: ServingJob, running: int) -> list[NamedStep]:
     """
     deployment = resolve(job)
     limits = limits_of(job, deployment)
-    sequences = max(1, -(-running // (job.layout.attention_dp * job.layout.pp)))
+    sequences = sequences_of(job, running)
     drafts = 0 if job.speculation is None else job.speculation.drafts
     decode = Step(sequences, job.input_tokens + job.output_tokens / 2, drafts=drafts)
     cached = min(job.prefix_tokens, job.input_tokens - 1)
@@ -39,7 +40,12 @@ def answer_steps(job: ServingJob, running: int) -> list[NamedStep]:
 
 def simulated_steps(job: ServingJob, running: int) -> SimulatedSteps:
     """Return the task graph of :func:`answer_steps` with its times."""
-    return simulate_steps(step_timer(resolve(job)), answer_steps(job, running))
+    deployment = resolve(job)
+    if job.fidelity == LOADSTORE:
+        timer = loadstore_timer(job, deployment, sequences_of(job, running))
+    else:
+        timer = step_timer(deployment)
+    return simulate_steps(timer, answer_steps(job, running))
 
 
 def step_timeline(job: ServingJob, running: int) -> Timeline:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from trine.common.evidence import ASSUMED, INTERPOLATED, MODELLED, Evidence
-from trine.inference.communication import all_reduce_kernels
+from trine.inference.communication import Communication, all_reduce_kernels, exchange_kernel
 from trine.inference.job import ServingJob
 from trine.inference.limits import Limits
+from trine.inference.recurrence_times import RECURRENCES
 from trine.inference.steps import Deployment, StepTimer
 from trine.workload.architecture.blocks import CompressedAttention, Mixture
 
@@ -16,6 +17,12 @@ NOT_MODELLED = (
     "rebalancing of experts, and offloading of the KV cache",
 )
 
+#: Source of collectives without a kernel of the engine.
+_LIBRARY = "NCCL's algorithms and software costs (see `trine collective`)"
+_SIMULATED = (
+    "up to the size of a decode step, run load by load and store by store (trine help levels); larger ones have the "
+    "table of the engine's kernel, or the library's costs"
+)
 _TOKENISES = {"together": "all waiting prompts at once", "one-by-one": "one prompt after the other"}
 
 
@@ -23,15 +30,46 @@ def evidence_of(deployment: Deployment, timer: StepTimer) -> tuple[Evidence, ...
     """Return the evidence of each kind of time, the surest first within an answer."""
     found = [
         Evidence("GEMMs", timer.products_evidence, "measured GEMMs of this GPU or a sibling (aiconfigurator)"),
-        Evidence("attention", timer.attention_evidence, "measured kernels of inference engines (aiconfigurator)"),
     ]
+    mixers = list(timer.mixers)
+    if not all(isinstance(mixer, RECURRENCES) for mixer in mixers):
+        source = "measured kernels of inference engines (aiconfigurator)"
+        found.append(Evidence("attention", timer.attention_evidence, source))
+    if any(isinstance(mixer, RECURRENCES) for mixer in mixers):
+        source = "bytes of the states, FLOPs of a prompt, and shares of the peaks from kernels of vLLM (aiconfigurator)"
+        found.append(Evidence("recurrence", MODELLED, source))
     if any(isinstance(layer.feed_forward, Mixture) for layer in deployment.model.layers):
         found.append(Evidence("experts", timer.experts_evidence, "measured grouped GEMMs, loads by a power law"))
-    if deployment.layout.stage_gpus > 1:
-        kind = INTERPOLATED if deployment.gpu.name == all_reduce_kernels().gpu else MODELLED
-        found.append(Evidence("all-reduce", kind, all_reduce_kernels().source))
+    found += _collectives_evidence(deployment, timer.communication)
     found.append(Evidence("CPU", ASSUMED, deployment.engine.sources["host_us"]))
     return tuple(found)
+
+
+def _collectives_evidence(deployment: Deployment, communication: Communication) -> list[Evidence]:
+    """Return the evidence of the collectives that the layout has."""
+    layout, found = deployment.layout, []
+    if layout.tp > 1:
+        table = all_reduce_kernels()
+        if communication.simulated is not None:
+            found.append(Evidence("all-reduce", MODELLED, _SIMULATED))
+        elif not communication.has_all_reduce_kernel(layout.tp):
+            found.append(Evidence("all-reduce", MODELLED, _LIBRARY))
+        elif deployment.gpu.name == table.gpu:
+            found.append(Evidence("all-reduce", INTERPOLATED, table.source))
+        else:
+            found.append(Evidence("all-reduce", MODELLED, table.source))
+    has_experts = any(isinstance(layer.feed_forward, Mixture) for layer in deployment.model.layers)
+    if has_experts and layout.attention_dp > 1:
+        is_kernel = communication.has_exchange_kernel(layout.stage_gpus)
+        found.append(Evidence("exchange", MODELLED, exchange_kernel().source if is_kernel else _LIBRARY))
+    return found
+
+
+def _kept_words(deployment: Deployment) -> str:
+    """Return what the engine keeps of requests, in words."""
+    if all(isinstance(mixer, RECURRENCES) for mixer in deployment.model.mixers()):
+        return "states in float32"
+    return f"KV cache in {deployment.kv}, blocks of {deployment.engine.block_tokens} tokens"
 
 
 def notes_of(job: ServingJob, deployment: Deployment, limits: Limits) -> tuple[str, ...]:
@@ -39,7 +77,7 @@ def notes_of(job: ServingJob, deployment: Deployment, limits: Limits) -> tuple[s
     engine = deployment.engine
     found = [
         f"{engine.title} {engine.version}: at most {limits.budget:,} tokens and {limits.sequences:,} sequences a step; "
-        f"KV cache in {deployment.kv}, blocks of {engine.block_tokens} tokens",
+        + _kept_words(deployment),
     ]
     if job.concurrency is not None and job.phase != "decode":
         found.append(

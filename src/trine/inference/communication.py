@@ -23,6 +23,7 @@ from trine.common.units import PS_PER_S
 from trine.errors import InputError
 from trine.inference.engines import EngineProfile
 from trine.inference.precision import SERVING
+from trine.inference.simulated_all_reduce import SimulatedAllReduce
 
 _US_PER_PS = 1e6 / PS_PER_S
 Points = Annotated[dict[int, float], Field(min_length=2)]
@@ -65,9 +66,13 @@ def exchange_kernel() -> ExchangeKernel:
 
 
 class Communication:
-    """Times of collectives among the GPUs of one pipeline stage, in microseconds."""
+    """Times of collectives among the GPUs of one pipeline stage, in microseconds.
 
-    def __init__(self, cluster: Cluster, engine: EngineProfile) -> None:
+    simulated: times of the engine's all-reduce kernel up to a size, in place of its table; None: the table.
+    """
+
+    def __init__(self, cluster: Cluster, engine: EngineProfile, simulated: SimulatedAllReduce | None = None) -> None:
+        self.simulated = simulated
         self._cluster, self._engine = cluster, engine
         self._collectives: dict[int, Collectives] = {}
         self._pairs: dict[tuple[int, int], Collectives] = {}
@@ -79,9 +84,19 @@ class Communication:
             return 0.0
         library = self._library_us("all_reduce", num_bytes, ways)
         limit = self._engine.custom_all_reduce_bytes.get(ways, 0)
-        if num_bytes > limit or not self._has_scale_up(ways):
+        if num_bytes > limit or not self.has_all_reduce_kernel(ways):
             return library
+        if self.simulated is not None and num_bytes <= self.simulated.most_bytes:
+            return min(library, self.simulated.time_us(num_bytes, ways))
         return min(library, self._kernel_us(num_bytes, ways))
+
+    def has_all_reduce_kernel(self, ways: int) -> bool:
+        """Return whether the engine sums small tensors of ``ways`` GPUs with its own kernel."""
+        return self._engine.custom_all_reduce_bytes.get(ways, 0) > 0 and self._has_scale_up(ways)
+
+    def has_exchange_kernel(self, ways: int) -> bool:
+        """Return whether one-sided kernels bring tokens to the experts on ``ways`` GPUs."""
+        return self._engine.exchange == "one-sided" and self._has_scale_up(ways)
 
     def gather_us(self, num_bytes: float, ways: int) -> float:
         """Return the time to gather ``num_bytes`` in all from ``ways`` GPUs."""
@@ -97,7 +112,7 @@ class Communication:
         One-sided kernels send a token to its experts. Otherwise all tokens are gathered before the experts, and summed
         and scattered after.
         """
-        if self._engine.exchange == "one-sided" and self._has_scale_up(ways):
+        if self.has_exchange_kernel(ways):
             return self._one_sided_us(tokens, row_bytes, ways)
         num_bytes = tokens * ways * row_bytes
         return self.gather_us(num_bytes, ways) + self.scatter_us(num_bytes, ways)

@@ -9,7 +9,7 @@ from trine.errors import InputError
 from trine.inference.communication import gpu_of
 from trine.inference.engines import load_engine
 from trine.inference.job import ServingJob, ServingLayout
-from trine.inference.precision import ServedPrecision, kv_name, precision_name, served_precisions
+from trine.inference.precision import kv_name, precision_name, served_precisions
 from trine.inference.shards import check_layout
 from trine.inference.steps import Deployment, StepTimer
 from trine.workload.architecture.blocks import Mixture
@@ -29,8 +29,7 @@ def resolve(job: ServingJob) -> Deployment:
     engine = load_engine(job.engine, job.engine_version)
     name = precision_name(job.precision, model.stored)
     precision = served_precisions()[name]
-    _check_experts(model, job.layout, name, precision)
-    _check_model(model, job.layout)
+    check_model(model, job.layout, name)
     return Deployment(
         model=model, cluster=cluster, gpu=gpu_of(cluster), layout=job.layout, precision=precision, precision_name=name,
         kv=kv_name(job.kv_precision, engine.kv_precision, name), engine=engine,
@@ -42,8 +41,9 @@ def served_model(model: Architecture | str) -> Architecture:
     return model if isinstance(model, Architecture) else _named_model(model)
 
 
-def _check_model(model: Architecture, layout: ServingLayout) -> None:
-    """Raise InputError if the layout does not divide the model."""
+def check_model(model: Architecture, layout: ServingLayout, precision: str) -> None:
+    """Raise InputError if the layout does not divide the model, or the model has no weights of the precision."""
+    _check_experts(model, layout, precision)
     for layer in dict.fromkeys(model.layers):
         if layer.cross is not None:
             raise InputError(f"{model.name} has an encoder: trine serves decoders only", field="model")
@@ -54,15 +54,15 @@ def _check_model(model: Architecture, layout: ServingLayout) -> None:
         raise InputError(f"{layout.pp} stages are more than the {len(model.layers)} layers", field="pp")
 
 
-def _check_experts(model: Architecture, layout: ServingLayout, name: str, precision: ServedPrecision) -> None:
+def _check_experts(model: Architecture, layout: ServingLayout, precision: str) -> None:
     """Raise InputError for options about experts that the model lacks, or that the GPUs cannot divide."""
     has_experts = any(isinstance(layer.feed_forward, Mixture) for layer in model.layers)
     if has_experts and layout.stage_gpus % layout.ep:
         raise InputError(f"ep {layout.ep} does not divide the {layout.stage_gpus} GPUs of a stage", field="ep")
     if not has_experts and layout.ep > 1:
         raise InputError(f"{model.name} has no experts to divide", field="ep")
-    if not has_experts and not precision.dense:
-        raise InputError(f"{name} is a precision of experts, and {model.name} has none", field="precision")
+    if not has_experts and not served_precisions()[precision].dense:
+        raise InputError(f"{precision} is a precision of experts, and {model.name} has none", field="precision")
 
 
 @lru_cache(maxsize=64)

@@ -90,9 +90,7 @@ def load_engine(name: str, version: str = "") -> EngineProfile:
     Raises InputError for an unknown engine (with the nearest name) or version (with the known ones).
     """
     if name not in known_engines():
-        raise InputError(
-            f"unknown engine {name[:40]!r}{nearest(name, known_engines(), is_listed=True)}", field="engine"
-        )
+        raise InputError(f"unknown engine {name[:40]!r}{nearest(name, known_engines())}", field="engine")
     path = _FOLDER / f"{name}.yaml"
     data: Any = load_mapping(path)
     versions, last = data.pop("versions"), data.pop("last")

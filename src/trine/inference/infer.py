@@ -10,6 +10,7 @@ from trine.errors import InputError
 from trine.inference.answer import ServingAnswer
 from trine.inference.calibrated import calibrated
 from trine.inference.job import MAX_TOKENS, MAX_WAYS, ServingJob, ServingLayout, Speculation
+from trine.inference.loadstore import FIDELITIES, LOADSTORE
 from trine.inference.serve import answer
 from trine.inference.stack import Stack, read_stack
 
@@ -38,6 +39,7 @@ def infer(
     kv_precision: str = "",
     prefix_tokens: int = 0,
     phase: Literal["both", "prefill", "decode"] = "both",
+    fidelity: Literal["operator", "loadstore"] = "operator",
     speculation: Speculation | None = None,
     max_batched_tokens: int | None = None,
     max_sequences: int | None = None,
@@ -56,6 +58,7 @@ def infer(
     concurrency: requests in flight in a closed loop. batch: a static batch instead. Exactly one is needed.
     tp, pp, ep, attention_dp: the layout (:class:`trine.inference.job.ServingLayout`).
     engine: ``vllm``, ``sglang`` or ``trtllm``, with a version after a colon (``vllm:0.18``).
+    fidelity: ``loadstore`` simulates the all-reduce of a decode step load by load (both times: ``answer.all_reduce``).
     stack: a calibrated stack, or the file of one that ``trine calibrate --serving`` wrote.
     Further parameters: the fields of :class:`trine.inference.job.ServingJob`.
 
@@ -76,6 +79,10 @@ def infer(
         check_whole(name, value, 1, MAX_WAYS)
     if phase not in PHASES:
         raise InputError(f"must be one of {', '.join(PHASES)}; got {phase!r:.40}", field="phase")
+    if fidelity not in FIDELITIES:
+        raise InputError(f"must be one of {', '.join(FIDELITIES)}; got {fidelity!r:.40}", field="fidelity")
+    if stack is not None and fidelity == LOADSTORE:
+        raise InputError("a stack corrects the operator level: leave one of the two out", field="fidelity")
     _check_share(memory_fraction, "memory_fraction", 0.01, 1.0)
     _check_share(length_spread, "length_spread", 0.0, 0.99)
     name, _, version = engine.partition(":")
@@ -83,7 +90,8 @@ def infer(
         model=model, cluster=cluster, input_tokens=input_tokens, output_tokens=output_tokens, concurrency=concurrency,
         batch=batch, prefix_tokens=prefix_tokens,
         layout=ServingLayout(tp=tp, pp=pp, ep=ep, attention_dp=attention_dp), precision=precision,
-        kv_precision=kv_precision, engine=name, engine_version=version, phase=phase, speculation=speculation,
+        kv_precision=kv_precision, engine=name, engine_version=version, phase=phase, fidelity=fidelity,
+        speculation=speculation,
         max_batched_tokens=max_batched_tokens, max_sequences=max_sequences, memory_fraction=memory_fraction,
         length_spread=length_spread,
     )  # fmt: skip

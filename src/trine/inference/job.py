@@ -77,6 +77,8 @@ class ServingJob:
     sends a new request when one ends. batch: a static batch instead: all prompts, then all decode steps. Exactly one
     of the two is given.
     phase: ``both``; ``decode`` or ``prefill`` for a worker of that kind in a disaggregated server.
+    fidelity: ``loadstore`` runs the all-reduce of a decode step load by load and store by store; ``operator``: all
+    times are from tables and formulas.
     max_batched_tokens, max_sequences: the engine's limits per step, None for its defaults.
     memory_fraction: share of the GPU's memory that the engine uses, None for its default.
     length_spread: largest deviation of a prompt's and an output's length from the mean, as a share of it (0: all are
@@ -97,6 +99,7 @@ class ServingJob:
     engine: str = "vllm"
     engine_version: str = ""
     phase: Literal["both", "prefill", "decode"] = "both"
+    fidelity: Literal["operator", "loadstore"] = "operator"
     speculation: Speculation | None = None
     max_batched_tokens: Tokens | None = None
     max_sequences: Tokens | None = None

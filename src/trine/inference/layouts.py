@@ -1,25 +1,17 @@
-"""The space of a serving plan: layouts of one copy that an engine can launch, and precisions that a GPU computes in."""
+"""The layouts of a serving plan: those of one copy that an engine can launch, and the copies on a cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from trine.cluster import Cluster
-from trine.cluster.presets import GpuSpec
-from trine.compute.tables.machine import generation_of, runs
 from trine.inference.job import ServingLayout
 from trine.inference.launch_commands import LaunchRules
-from trine.inference.precision import ServedPrecision, precision_name, served_precisions
-from trine.workload.architecture.blocks import Mixture
+from trine.inference.precision_choice import has_experts
 from trine.workload.architecture.model import Architecture
 
 #: GPUs of the largest copy across nodes.
 MAX_COPY_GPUS = 128
-
-
-def has_experts(model: Architecture) -> bool:
-    """Return whether a layer of the model has routed experts."""
-    return any(isinstance(layer.feed_forward, Mixture) for layer in model.layers)
 
 
 def node_sizes(cluster: Cluster) -> list[int]:
@@ -74,28 +66,3 @@ def layouts_of(model: Architecture, copy_gpus: int, rules: LaunchRules) -> Itera
 
 def _divisors(number: int) -> list[int]:
     return [ways for ways in range(1, number + 1) if number % ways == 0]
-
-
-def precisions_of(model: Architecture, gpu: GpuSpec, name: str) -> list[str]:
-    """Return the precisions to try: ``name``, or without a name all that the GPU computes in.
-
-    Weights are not widened: precisions with more bits than the stored weights are left out. Precisions of experts need
-    experts. Raises InputError for an unknown name.
-    """
-    if name:
-        return [precision_name(name, "")]
-    known = served_precisions()
-    stored = known[precision_name("", model.stored)]
-    found = []
-    for each, precision in known.items():
-        is_useful = precision.dense or has_experts(model)
-        if _computes(gpu, precision) and is_useful and precision.weight_bits <= stored.weight_bits:
-            found.append(each)
-    return found
-
-
-def _computes(gpu: GpuSpec, precision: ServedPrecision) -> bool:
-    """Return whether the tensor cores of a GPU multiply in a precision."""
-    if precision.generations:
-        return generation_of(gpu.name) in precision.generations
-    return runs(gpu, precision.products)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from trine.common.units import format_bytes
 from trine.errors import InputError
 from trine.inference.job import ServingJob
 from trine.inference.memory import ServingMemory, kv_bytes, kv_bytes_per_token, serving_memory
@@ -53,9 +54,10 @@ def limits_of(job: ServingJob, deployment: Deployment) -> Limits:
     request = kv_bytes(deployment, tokens)
     if memory.kv_bytes < request:
         missing = math.ceil(request - memory.kv_bytes)
+        room = f"weights take {format_bytes(memory.weights_bytes)}, its memory is {format_bytes(gpu.memory_bytes)}"
         raise NoRoomError(
-            f"no room for one request of {tokens:,} tokens: {missing:,} bytes are missing on each {gpu.name} "
-            f"(weights take {memory.weights_bytes:,} of {gpu.memory_bytes:,} bytes)", missing,
+            f"no room for one request of {tokens:,} tokens: each {gpu.name.upper()} needs {format_bytes(missing)} more "
+            f"({room})", missing,
         )  # fmt: skip
     per_token = kv_bytes_per_token(deployment)
     capacity = int(memory.kv_bytes / per_token) if per_token else 0

@@ -22,6 +22,22 @@ class StepPart:
     share: float
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AllReduceLevels:
+    """The all-reduce of a decode step at two levels of detail, and TPOT with the operator level's time.
+
+    num_bytes: that each of ``ways`` GPUs sums. program: of the load-store level, such as ``twoshot``.
+    operator_tpot_s: None without a TPOT.
+    """
+
+    num_bytes: int
+    ways: int
+    program: str
+    operator_s: float
+    loadstore_s: float
+    operator_tpot_s: float | None
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ServingNumbers:
     """Predicted latency and throughput of one copy of the model.
@@ -36,6 +52,7 @@ class ServingNumbers:
     largest_concurrency: requests of this length that fit at a time, over all replicas. bound: what limits a decode
     step: ``weights``, ``KV cache``, ``compute``, ``communication``, ``small kernels`` or ``CPU``. power_w: of all GPUs,
     None if unknown. dollars_per_gpu_hour: None without a price. stack: the calibration, None for a blind answer.
+    all_reduce: at both levels with ``fidelity`` ``loadstore``, otherwise None.
     """
 
     job: ServingJob
@@ -71,6 +88,7 @@ class ServingNumbers:
     power_w: float | None = None
     dollars_per_gpu_hour: float | None = None
     stack: Stack | None = None
+    all_reduce: AllReduceLevels | None = None
     evidence: tuple[Evidence, ...] = ()
     notes: tuple[str, ...] = ()
     not_modelled: tuple[str, ...] = ()

@@ -15,11 +15,12 @@ from trine.inference.deployment import resolve, served_model
 from trine.inference.engines import load_engine
 from trine.inference.job import ServingJob, ServingLayout
 from trine.inference.launch_commands import launch_rules
-from trine.inference.layouts import copies_of, copy_sizes, layouts_of, node_sizes, precisions_of
+from trine.inference.layouts import copies_of, copy_sizes, layouts_of, node_sizes
 from trine.inference.limits import NoRoomError, limits_of
 from trine.inference.plan_answer import ServingPlan, layout_words
 from trine.inference.point_search import PointSearch, tied
-from trine.inference.screen import seconds_words
+from trine.inference.precision_choice import precisions_of
+from trine.inference.screen import gpus_words, seconds_words
 from trine.inference.serving_goal import ServingGoal
 from trine.inference.serving_points import ServedCopy
 from trine.inference.steps import StepTimer
@@ -159,12 +160,12 @@ class _CopyBuilder:
         """Return why no copy fits."""
         gpus, goal = len(self._machine.gpus), self._goal
         if self._nearest is None:
-            return f"no layout of {self._model.name} on {gpus} GPUs divides the model"
+            return f"no layout of {self._model.name} on {gpus_words(gpus)} divides the model"
         missing, words = self._nearest
         tokens = goal.input_tokens + goal.output_tokens
         return (
-            f"{self._model.name} has no room for one request of {tokens:,} tokens on {gpus} GPUs: {missing:,} bytes "
-            f"({format_bytes(missing)}) are missing on each with {words}, the nearest layout"
+            f"{self._model.name} has no room for one request of {tokens:,} tokens on {gpus_words(gpus)}: each GPU "
+            f"needs {format_bytes(missing)} more with {words}, the nearest layout"
         )
 
 

@@ -13,6 +13,8 @@ from trine.compute.tables.machine import peak_of
 from trine.workload.architecture.blocks import KimiDelta, LinearAttention, Mamba, Mamba2
 
 Recurrence = LinearAttention | KimiDelta | Mamba2 | Mamba
+#: The same kinds, for ``isinstance``.
+RECURRENCES = (LinearAttention, KimiDelta, Mamba2, Mamba)
 _DECODE_START_US, _PREFILL_START_US, _CONVOLUTION_US = 4.3, 12.0, 4.3
 _BANDWIDTH_SHARE, _PEAK_SHARE = 0.85, 0.2
 #: Bytes of an element of a state: float32.

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trine.common.units import format_bytes
-from trine.inference.numbers import ServingNumbers, StepPart
+from trine.inference.numbers import AllReduceLevels, ServingNumbers, StepPart
 from trine.inference.ranges import Estimate
 from trine.results.screen import Listing, Screen
 from trine.results.text import wrapped_at
 
+#: The part of a step with attention, or with a recurrence.
+_ATTENTION = "attention and KV cache"
+#: Words for the kind of worker.
+_PHASES = {"both": "", "prefill": ", prefill worker", "decode": ", decode worker"}
 #: Column of the text behind a label.
 _COLUMN = 14
 
 
 def headline(answer: ServingNumbers) -> str:
     """Return the question and the main numbers in one line."""
-    per_gpu = f"{answer.tokens_per_s_per_gpu.value:,.0f} tokens/s per GPU"
+    per_gpu = f"{number_words(answer.tokens_per_s_per_gpu.value)} tokens/s per GPU"
     if answer.job.phase == "prefill":
         return f"{_question(answer)}: {answer.input_tokens_per_s_per_gpu.value:,.0f} prompt tokens/s per GPU"
     if answer.tpot_s is None:
@@ -34,7 +38,7 @@ def _question(answer: ServingNumbers) -> str:
     gpus = f"{answer.gpus} x {answer.gpu.upper()}"
     return (
         f"{answer.model} ({answer.precision}) on {gpus}, {answer.engine}, {' x '.join(ways)}: "
-        f"{job.input_tokens:,} + {job.output_tokens:,} tokens, {load}"
+        f"{job.input_tokens:,} + {job.output_tokens:,} tokens, {load}{_PHASES[job.phase]}"
     )
 
 
@@ -43,7 +47,7 @@ def first_screen(answer: ServingNumbers) -> Screen:
     return Screen(
         question=_question(answer),
         numbers=_numbers(answer),
-        listings=[Listing(title=_step_title(answer), rows=[_part_row(part) for part in _shown(answer)])],
+        listings=[Listing(title=_step_title(answer), rows=[_part_row(answer, part) for part in _shown(answer)])],
         warnings=_warnings(answer),
         closing=_closing(answer),
     )
@@ -58,7 +62,8 @@ def _numbers(answer: ServingNumbers) -> list[tuple[str, str, str]]:
     if answer.tpot_s is not None:
         value, likely = _ranged(answer.tpot_s, seconds_words)
         rows.append(("TPOT", value, f"{likely}; per token after the first"))
-    rows.append(("end to end", *_ranged(answer.end_to_end_s, seconds_words)))
+    if answer.tpot_s is not None or answer.ttft_s is None:  # otherwise a request ends with its first token
+        rows.append(("end to end", *_ranged(answer.end_to_end_s, seconds_words)))
     if answer.job.phase == "prefill":
         rows.append(
             ("throughput", *_ranged(answer.input_tokens_per_s_per_gpu, number_words, " prompt tokens/s per GPU"))
@@ -66,30 +71,67 @@ def _numbers(answer: ServingNumbers) -> list[tuple[str, str, str]]:
     else:
         value, likely = _ranged(answer.output_tokens_per_s, number_words, " tokens/s")
         per_user = answer.tokens_per_s_per_user.value
-        each = f"{answer.tokens_per_s_per_gpu.value:,.0f} per GPU, {number_words(per_user)} per user"
+        each = f"{number_words(answer.tokens_per_s_per_gpu.value)} per GPU, {number_words(per_user)} per user"
         rows.append(("throughput", value, f"{likely}; {each}"))
-    rows.append(("KV cache", format_bytes(max(answer.kv_bytes, 0)), _capacity(answer)))
+    rows.append((_memory_label(answer), f"{format_bytes(max(answer.kv_bytes, 0))} per GPU", _capacity(answer)))
+    if answer.all_reduce is not None:
+        time = _us_words(answer.all_reduce.loadstore_s)
+        rows.append(("all-reduce", time, _all_reduce_words(answer.all_reduce)))
     rows += _costs(answer)
     return rows
 
 
+def _all_reduce_words(levels: AllReduceLevels) -> str:
+    """Return what the load-store level ran, the operator level's time, and TPOT with it."""
+    tpot = ""
+    if levels.operator_tpot_s is not None:
+        tpot = f", with which TPOT is {seconds_words(levels.operator_tpot_s)}"
+    size = f"{format_bytes(levels.num_bytes)} on {gpus_words(levels.ways)}, {levels.program}, load by load"
+    return f"{size}; operator level: {_us_words(levels.operator_s)}{tpot}"
+
+
+def _us_words(seconds: float) -> str:
+    return f"{number_words(seconds * 1e6)} us"
+
+
 def _capacity(answer: ServingNumbers) -> str:
     tokens = f"{answer.kv_capacity_tokens:,} tokens a replica; " if answer.kv_capacity_tokens else ""
-    return f"{tokens}at most {answer.largest_concurrency:,} requests at a time (limit: {answer.limit})"
+    limit = _memory_words(answer, answer.limit)
+    return f"{tokens}at most {answer.largest_concurrency:,} requests at a time (limit: {limit})"
+
+
+def _memory_label(answer: ServingNumbers) -> str:
+    """Return the name of what the engine keeps of a request: models without attention keep states."""
+    return "KV cache" if _has_attention(answer) else "states"
+
+
+def _memory_words(answer: ServingNumbers, limit: str) -> str:
+    """Return a limit in words."""
+    return _memory_label(answer) if limit == "KV cache" else limit
+
+
+def _has_attention(answer: ServingNumbers) -> bool:
+    return any(each.what == "attention" for each in answer.evidence)
 
 
 def _costs(answer: ServingNumbers) -> list[tuple[str, str, str]]:
+    tokens = "prompt tokens" if answer.job.phase == "prefill" else "tokens"
     rows = []
     if (dollars := answer.dollars_per_million_tokens) is not None:
-        rows.append(("price", *_ranged(dollars, _dollars, " per million tokens")))
+        rows.append(("price", *_ranged(dollars, _dollars, f" per million {tokens}")))
     if (joules := answer.joules_per_million_tokens) is not None:
-        rows.append(("energy", *_ranged(joules.times(1e-3), number_words, " kJ per million tokens")))
+        rows.append(("energy", *_ranged(joules.times(1e-3), number_words, f" kJ per million {tokens}")))
     return rows
 
 
 def _ranged(estimate: Estimate, words: Callable[[float], str], unit: str = "") -> tuple[str, str]:
     """Return a value with its unit and its likely range, in words."""
     return f"{words(estimate.value)}{unit}", f"likely {words(estimate.low)} to {words(estimate.high)}"
+
+
+def gpus_words(count: int) -> str:
+    """Return ``1 GPU`` or ``8 GPUs``."""
+    return f"{count:,} GPU{'' if count == 1 else 's'}"
 
 
 def number_words(value: float) -> str:
@@ -107,28 +149,36 @@ def seconds_words(value: float) -> str:
 
 
 def _step_title(answer: ServingNumbers) -> str:
-    if answer.job.phase == "prefill":
+    if _has_no_decode(answer):
         return f"one prompt alone: {seconds_words(answer.prefill_s)}"
     return (
-        f"a decode step of {answer.running:,} requests: {seconds_words(answer.decode_step_s)}, bound by {answer.bound}"
+        f"a decode step of {answer.running:,} requests: {seconds_words(answer.decode_step_s)}, "
+        f"bound by {_memory_words(answer, answer.bound)}"
     )
+
+
+def _has_no_decode(answer: ServingNumbers) -> bool:
+    """Return whether no step decodes: a prefill worker, or answers of one token, which the prefill makes."""
+    return answer.job.phase == "prefill" or answer.job.output_tokens == 1
 
 
 def _shown(answer: ServingNumbers) -> list[StepPart]:
     """Return the parts of the step that the phase repeats, the longest first."""
-    parts = answer.prefill_parts if answer.job.phase == "prefill" else answer.decode_parts
+    parts = answer.prefill_parts if _has_no_decode(answer) else answer.decode_parts
     return sorted((part for part in parts if part.seconds > 0), key=lambda part: -part.seconds)
 
 
-def _part_row(part: StepPart) -> tuple[str, ...]:
-    return part.name, seconds_words(part.seconds), f"{part.share:.0%}"
+def _part_row(answer: ServingNumbers, part: StepPart) -> tuple[str, ...]:
+    name = "recurrence and states" if part.name == _ATTENTION and not _has_attention(answer) else part.name
+    return name, seconds_words(part.seconds), f"{part.share:.0%}"
 
 
 def _warnings(answer: ServingNumbers) -> list[str]:
     if not answer.queues:
         return []
+    limit = _memory_words(answer, answer.limit)
     return [
-        f"{answer.requests:,} requests are more than the {answer.largest_concurrency:,} that fit ({answer.limit}): "
+        f"{answer.requests:,} requests are more than the {answer.largest_concurrency:,} that fit ({limit}): "
         "the others queue, and end-to-end latency contains their wait"
     ]
 
@@ -152,11 +202,17 @@ def details(answer: ServingNumbers) -> str:
     lines += ["", "memory of one GPU"]
     for name, size in (("weights", answer.weights_bytes), ("activations", answer.activations_bytes)):
         lines.append(f"  {name:12}{format_bytes(size)}")
-    lines.append(f"  {'KV cache':12}{format_bytes(max(answer.kv_bytes, 0))}, {answer.kv_precision}, "
-                 f"{answer.kv_bytes_per_token:,.0f} bytes a token")  # fmt: skip
+    kept = (
+        f"{answer.kv_precision}, {answer.kv_bytes_per_token:,.0f} bytes a token"
+        if _has_attention(answer)
+        else "float32"
+    )
+    lines.append(f"  {_memory_label(answer):12}{format_bytes(max(answer.kv_bytes, 0))}, {kept}")
     for title, parts in (("decode step", answer.decode_parts), ("one prompt alone", answer.prefill_parts)):
         lines += ["", title]
-        lines += [f"  {part.name:24}{seconds_words(part.seconds):>10}{part.share:>6.0%}" for part in parts]
+        for part in parts:
+            name, seconds, share = _part_row(answer, part)
+            lines.append(f"  {name:24}{seconds:>10}{share:>6}")
     lines += ["", "evidence"]
     for each in answer.evidence:
         lines += wrapped_at(f"  {each.kind}", f"{each.what}: {each.detail}", _COLUMN + 2)

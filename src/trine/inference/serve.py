@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trine.compute.tables.machine import is_foreign, peak_of, runs
 from trine.errors import InputError
@@ -11,12 +11,14 @@ from trine.inference.basis import NOT_MODELLED, evidence_of, notes_of
 from trine.inference.deployment import resolve, step_timer
 from trine.inference.engines import EngineProfile
 from trine.inference.job import ServingJob
-from trine.inference.limits import Limits, limits_of
+from trine.inference.limits import Limits, NoRoomError, limits_of
 from trine.inference.load_times import closed_loop
+from trine.inference.loadstore import LOADSTORE, decode_bytes, loadstore_timer, sequences_of
 from trine.inference.loop import ClientLoad, LoopTimes
 from trine.inference.memory import kv_bytes_per_token
-from trine.inference.numbers import StepPart
+from trine.inference.numbers import AllReduceLevels, StepPart
 from trine.inference.ranges import ranged, serving_ranges
+from trine.inference.room import any_of, changes_with_room, nearest_ways
 from trine.inference.steps import (
     ATTENTION,
     COMMUNICATION,
@@ -45,9 +47,30 @@ def answer(job: ServingJob, dollars_per_gpu_hour: float | None = None) -> Servin
     bytes).
     """
     _check_job(job)
-    deployment = resolve(job)
-    limits, timer = limits_of(job, deployment), step_timer(deployment)
-    return _Service(job, deployment, limits, timer).answer(dollars_per_gpu_hour)
+    deployment = _resolved(job)
+    limits, timer = _limits(job, deployment), step_timer(deployment)
+    found = _Service(job, deployment, limits, timer).answer(dollars_per_gpu_hour)
+    if job.fidelity == LOADSTORE:
+        return _at_loadstore(_Service(job, deployment, limits, timer), found)
+    return found
+
+
+def _at_loadstore(service: _Service, by_table: ServingAnswer) -> ServingAnswer:
+    """Return an answer with the decode step's all-reduce at the load-store level, and both of its times."""
+    job, deployment = service.job, service.deployment
+    sequences = sequences_of(job, by_table.running)
+    timer = loadstore_timer(job, deployment, sequences)
+    num_bytes, ways = decode_bytes(job, deployment, sequences), job.layout.tp
+    simulated = timer.communication.simulated
+    assert simulated is not None
+    levels = AllReduceLevels(
+        num_bytes=num_bytes, ways=ways, program=simulated.program(num_bytes, ways),
+        operator_s=service.timer.communication.all_reduce_us(num_bytes, ways) * _S,
+        loadstore_s=simulated.time_us(num_bytes, ways) * _S,
+        operator_tpot_s=None if by_table.tpot_s is None else by_table.tpot_s.value,
+    )  # fmt: skip
+    found = _Service(job, deployment, service.limits, timer).answer(by_table.dollars_per_gpu_hour)
+    return replace(found, all_reduce=levels)
 
 
 def answer_with(job: ServingJob, deployment: Deployment, limits: Limits, timer: StepTimer) -> ServingAnswer:
@@ -64,6 +87,28 @@ def wait_us(engine: EngineProfile, input_tokens: int, sequences: int, decode_us:
     if engine.tokenises == "together":
         front_end_us += engine.tokenise_us * input_tokens
     return front_end_us + (_STEPS_AHEAD[engine.host] * decode_us if sequences > 1 else 0.0)
+
+
+def _resolved(job: ServingJob) -> Deployment:
+    """Return the deployment. Raises InputError; if tp does not divide the model, with the nearest ways that do."""
+    try:
+        return resolve(job)
+    except InputError as error:
+        ways = nearest_ways(job) if error.field == "tp" else []
+        if not ways:
+            raise
+        raise InputError(f"{error.problem}: use tp {any_of([str(each) for each in ways])}", field="tp") from None
+
+
+def _limits(job: ServingJob, deployment: Deployment) -> Limits:
+    """Return the limits. Raises NoRoomError with the changes that make room."""
+    try:
+        return limits_of(job, deployment)
+    except NoRoomError as error:
+        changes = changes_with_room(job, deployment)
+        if not changes:
+            raise
+        raise NoRoomError(f"{error.problem}; {any_of(changes)} makes room", error.missing_bytes) from None
 
 
 def _check_job(job: ServingJob) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trine.common.arguments import check_whole, option
 from trine.common.units import PS_PER_S, parse_time
-from trine.errors import InputError
+from trine.errors import InputError, UnitError
 
 if TYPE_CHECKING:
     from trine.inference.point_search import LatencyLimits
@@ -57,7 +57,10 @@ class ServingGoal:
 def _seconds(limit: float | str | None, field: str) -> float | None:
     if limit is None:
         return None
-    seconds = parse_time(limit, field, base=True) / PS_PER_S
+    try:
+        seconds = parse_time(limit, "the limit", base=True, example="500 ms") / PS_PER_S
+    except UnitError as error:
+        raise InputError(str(error), field=field) from None
     if seconds <= 0:
         raise InputError(f"must be a time above 0, got {limit!r:.40}", field=field)
     return seconds

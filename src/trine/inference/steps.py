@@ -40,7 +40,7 @@ GEMMS, EXPERTS, ATTENTION, SMALL, COMMUNICATION, HEAD, CPU = (
 )  # fmt: skip
 PARTS = (GEMMS, EXPERTS, ATTENTION, SMALL, COMMUNICATION, HEAD, CPU)
 #: Bytes of an activation, and of a logit.
-_ACTIVATION, _LOGIT = 2, 4
+ACTIVATION, _LOGIT = 2, 4
 #: Kernels of sampling (temperature, top-k and top-p masks, softmax, draw, copy), and passes over float32 logits.
 _SAMPLING_KERNELS, _LOGIT_PASSES = 8, 3
 #: Kernels besides norms, products and casts: rotation, cache write, attention and all-reduce; routing, sorting, two
@@ -118,7 +118,7 @@ class StepTimer:
         self._times = gpu_times(gpu)
         self._attention = AttentionTimes(gpu, engine, deployment.kv)
         self._latent = LatentTimes(gpu, engine, deployment.kv)
-        self._communication = communication or Communication(deployment.cluster, deployment.engine)
+        self.communication = communication or Communication(deployment.cluster, deployment.engine)
         self._layers = Counter(deployment.model.layers)
         self.mixers = Counter(layer.mixer for layer in deployment.model.layers if layer.mixer is not None)
         self._curves = self._token_curves()
@@ -325,7 +325,7 @@ class StepTimer:
 
     def norms_us(self, layer: Layer) -> Float64:
         """Return the norms with their residuals: read both, write both."""
-        return layer.norms * self._moved(4 * _ACTIVATION * self.deployment.model.hidden)
+        return layer.norms * self._moved(4 * ACTIVATION * self.deployment.model.hidden)
 
     def small_us(self, block: Mixer | FeedForward) -> Float64:
         """Return rotation and cache writes, activation, and casts of the inputs of products."""
@@ -334,46 +334,46 @@ class StepTimer:
         if isinstance(block, Attention):
             heads = _heads(block, tp)
             features = (heads.queries + 2 * heads.keys) * heads.size
-            total += self._moved(2 * _ACTIVATION * features)
+            total += self._moved(2 * ACTIVATION * features)
             if block.norms != "none":
-                total += self._moved(2 * _ACTIVATION * features)
+                total += self._moved(2 * ACTIVATION * features)
         elif isinstance(block, LatentAttention):
-            total += 2 * self._moved(2 * _ACTIVATION * (block.query_rank + block.kv_rank + block.rotated))
+            total += 2 * self._moved(2 * ACTIVATION * (block.query_rank + block.kv_rank + block.rotated))
         elif isinstance(block, Mlp):
-            total += self._moved(3 * _ACTIVATION * block.ffn / tp)
+            total += self._moved(3 * ACTIVATION * block.ffn / tp)
         elif isinstance(block, Mixture):
-            total += self._moved(2 * _ACTIVATION * self.deployment.model.hidden)
+            total += self._moved(2 * ACTIVATION * self.deployment.model.hidden)
             if block.shared:
-                total += self._moved(3 * _ACTIVATION * block.shared / tp)
+                total += self._moved(3 * ACTIVATION * block.shared / tp)
         else:
-            total += 2 * self._moved(4 * _ACTIVATION * self.deployment.model.hidden / tp)
+            total += 2 * self._moved(4 * ACTIVATION * self.deployment.model.hidden / tp)
         for product in self._products(block):
             if product.dtype != "bfloat16":
-                total += precision.casts * self._moved(1.5 * _ACTIVATION * product.inputs)
+                total += precision.casts * self._moved(1.5 * ACTIVATION * product.inputs)
         return total
 
     def communication_us(self, block: Mixer | FeedForward) -> Float64:
         """Return the communication after a block at each number of tokens of one attention replica."""
-        layout, row_bytes = self.deployment.layout, _ACTIVATION * self.deployment.model.hidden
+        layout, row_bytes = self.deployment.layout, ACTIVATION * self.deployment.model.hidden
         if isinstance(block, Mixture) and layout.attention_dp > 1:
             ways = layout.stage_gpus
-            return np.array([self._communication.exchange_us(t / layout.tp, row_bytes, ways) for t in TOKENS])
+            return np.array([self.communication.exchange_us(t / layout.tp, row_bytes, ways) for t in TOKENS])
         if layout.tp > 1:
-            return np.array([self._communication.all_reduce_us(t * row_bytes, layout.tp) for t in TOKENS])
+            return np.array([self.communication.all_reduce_us(t * row_bytes, layout.tp) for t in TOKENS])
         return np.zeros(TOKENS.shape)
 
     def embedding_us(self) -> Float64:
         """Return the embedding at each number of tokens."""
-        return self._moved(_ACTIVATION * 2 * self.deployment.model.hidden)
+        return self._moved(ACTIVATION * 2 * self.deployment.model.hidden)
 
     def messages_us(self) -> Float64:
         """Return the messages between pipeline stages."""
-        layout, row_bytes = self.deployment.layout, _ACTIVATION * self.deployment.model.hidden
+        layout, row_bytes = self.deployment.layout, ACTIVATION * self.deployment.model.hidden
         if layout.pp == 1:
             return np.zeros(TOKENS.shape)
         gpus = self.deployment.cluster.gpus
         ends = gpus.index(gpus[0]), layout.stage_gpus
-        each = np.array([self._communication.message_us(t * row_bytes, *ends) for t in TOKENS])
+        each = np.array([self.communication.message_us(t * row_bytes, *ends) for t in TOKENS])
         return (layout.pp - 1) * each
 
     def _head_curve(self) -> Float64:
@@ -381,7 +381,7 @@ class StepTimer:
         model, tp = self.deployment.model, self.deployment.layout.tp
         vocab = -(-model.vocab // tp)
         total = self._times.product_us(vocab, model.hidden, "bfloat16", 2.0).copy()
-        gathers = [self._communication.gather_us(rows * model.vocab * _ACTIVATION, tp) for rows in TOKENS]
+        gathers = [self.communication.gather_us(rows * model.vocab * ACTIVATION, tp) for rows in TOKENS]
         total += np.array(gathers) + _LOGIT_PASSES * self._moved(2 * model.vocab * _LOGIT)
         return total + _SAMPLING_KERNELS * self._times.moved_us(1)
 

@@ -37,12 +37,15 @@ def test_json_goes_to_stdout():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--tp", "3"], "error: --tp: 3 ways do not divide the 32 heads"),
+        (["--tp", "3"], "error: --tp: 3 ways do not divide the 32 heads: use tp 2 or 4"),
         (["--engine", "vllm:99"], "error: --engine: unknown version '99' of vllm: known are 0.2 to 0.24"),
         (["--batch", "2"], "error: --concurrency: give either a batch or a concurrency"),
         (["--prefix", "600"], "error: --prefix: 600 tokens are more than the prompt's 512"),
         (["--kv-dtype", "int4"], "error: --kv-dtype: unknown precision 'int4'"),
-        (["--spec", "3"], "error: --spec: takes K:PROBABILITY with K from 1 to 64, such as 3:0.7; got '3'"),
+        (
+            ["--spec", "3"],
+            "error: --spec: takes K:PROBABILITY with K from 1 to 64 and a probability above 0 and at most 1, such as 3",
+        ),
         (["--spec", "3:1.5"], "error: --spec: takes K:PROBABILITY"),
         (["--phase", "other"], "error: --phase: must be one of both, prefill, decode; got 'other'"),
         (["--memory-fraction", "0"], "error: --memory-fraction: must be a share from 0.01 to 1, got 0"),

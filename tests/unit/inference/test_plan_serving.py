@@ -13,10 +13,11 @@ from trine.errors import InputError, PlanError
 from trine.inference.deployment import served_model
 from trine.inference.job import ServingJob, ServingLayout
 from trine.inference.launch_commands import launch_command, launch_rules
-from trine.inference.layouts import copies_of, copy_sizes, layouts_of, precisions_of
+from trine.inference.layouts import copies_of, copy_sizes, layouts_of
 from trine.inference.plan_answer import spaced
 from trine.inference.plan_serving import raise_unmet
 from trine.inference.point_search import LatencyLimits, PointSearch, pareto
+from trine.inference.precision_choice import precisions_of
 from trine.results.text import fitted
 
 DENSE, MIXTURE = "llama-3-8b", "qwen3-30b-a3b"
@@ -149,7 +150,8 @@ def test_attention_replicas_and_divided_experts_are_searched():
         ({"output_tokens": 1}, r"output_tokens: must be a whole number from 2"),
         ({"prefix_tokens": 513}, r"prefix_tokens: 513 tokens are more than the prompt's 512"),
         ({"ttft": 0}, r"ttft: must be a time above 0, got 0"),
-        ({"tpot": "fast"}, r"tpot must be a number with a unit"),
+        ({"tpot": "fast"}, r"tpot: the limit must be a number with a unit such as '500 ms', got 'fast'"),
+        ({"ttft": "500"}, r"ttft: the limit needs a unit, such as '500 ms'; got '500'"),
         ({"engine": "vlm"}, r"engine: unknown engine 'vlm'; did you mean 'vllm'"),
         ({"precision": "fp9"}, r"precision: unknown precision 'fp9'; did you mean 'fp8'"),
         ({"precision": "mxfp4"}, r"precision: mxfp4 is a precision of experts"),
@@ -158,7 +160,7 @@ def test_attention_replicas_and_divided_experts_are_searched():
         ({"ttft": "10ms"}, r"ttft: 10 ms is below the fastest possible prefill: [\d.]+ ms \(tp 2, fp8\)"),
         ({"tpot": "0.1ms"}, r"tpot: 0.1 ms is below the fastest possible decoding: [\d.]+ ms \(tp 2, fp8\)"),
         ({"model": "llama-3-70b", "gpus": 1, "precision": "bf16"},
-         r"no room for one request of 576 tokens on 1 GPUs: [\d,]+ bytes \([\d.]+ GiB\) are missing on each with"),
+         r"no room for one request of 576 tokens on 1 GPU: each GPU needs [\d.]+ GiB more with"),
     ],
 )  # fmt: skip
 def test_wrong_questions_are_refused_in_one_line(changes, message):

@@ -1,13 +1,16 @@
 """Answers of trine.infer: refusals in one line, queueing, phases, precisions, texts and JSON."""
 
 import json
+import re
 
 import pytest
 
 import trine
+from trine.common.units import format_bytes
 from trine.errors import InputError
 from trine.inference.answer import ServingAnswer
 from trine.inference.job import Speculation
+from trine.inference.limits import NoRoomError
 from trine.inference.precision import kv_name, precision_name
 
 
@@ -28,7 +31,9 @@ def ask(model="llama-3-8b", cluster="dgx-h100", **changes) -> ServingAnswer:
         ({"model": "qwen3-30b-a3b", "tp": 4, "ep": 3}, r"ep: ep 3 does not divide the 4 GPUs of a stage"),
         ({"model": "qwen3-30b-a3b", "attention_dp": 3, "ep": 3}, r"ep: 3 ways do not divide the 128 experts"),
         ({"model": "qwen3-30b-a3b", "tp": 2, "ep": 4}, r"ep: ep 4 does not divide the 2 GPUs of a stage"),
+        ({"model": "qwen2.5-7b", "tp": 8}, r"tp: 8 ways do not divide the 28 heads: use tp 4$"),
         ({"engine": "vlm"}, r"engine: unknown engine 'vlm'; did you mean 'vllm'"),
+        ({"engine": "tgi-x"}, r"engine: unknown engine 'tgi-x'; known: sglang, trtllm, vllm"),
         ({"engine": "sglang:7"}, r"engine: unknown version '7' of sglang: known are 0.4 to 0.5"),
         ({"precision": "fp9"}, r"precision: unknown precision 'fp9'; did you mean 'fp8'"),
         ({"precision": "mxfp4"}, r"precision: mxfp4 is a precision of experts, and llama-3-8b has none"),
@@ -54,14 +59,86 @@ def test_wrong_questions_are_refused_in_one_line(changes, message):
 
 
 def test_no_room_for_one_request_names_the_missing_bytes():
-    with pytest.raises(
-        InputError, match=r"no room for one request of 640 tokens: ([\d,]+) bytes are missing on each"
-    ) as found:
+    text = r"no room for one request of 640 tokens: each H100-SXM needs [\d.]+ GiB more \(weights take 131.4 GiB"
+    with pytest.raises(NoRoomError, match=text) as found:
         ask(model="llama-3-70b")
-    missing = int(str(found.value).split(" bytes are missing")[0].rsplit(" ", 1)[1].replace(",", ""))
+    assert format_bytes(found.value.missing_bytes) in str(found.value)
     fits = ask(model="llama-3-70b", tp=2)
     one_gpu = 2 * fits.weights_bytes - 80 * (1 << 30)  # two halves hold the weights, less the GPU's memory
-    assert missing > one_gpu > 0
+    assert found.value.missing_bytes > one_gpu > 0
+
+
+NO_ROOM = [
+    {"model": "llama-3-70b"},
+    {"model": "llama-3-405b", "tp": 8},
+    {"model": "deepseek-v3", "tp": 8},
+    {"model": "llama-3-8b", "input_tokens": 800_000},
+]
+
+
+@pytest.mark.parametrize("question", NO_ROOM)
+def test_every_change_that_the_error_names_makes_room(question):
+    with pytest.raises(NoRoomError) as found:
+        ask(**question)
+    changes = re.search(r"; (.*) makes room$", str(found.value))[1]
+    for change in re.split(", | or ", changes):
+        name, _, value = change.rpartition(" ")
+        changed = (
+            {"kv_precision": "fp8"}
+            if change == "an fp8 KV cache"
+            else {name: int(value) if name != "precision" else value}
+        )
+        assert ask(**{**question, "cluster": "dgx-h100", **changed}).largest_concurrency >= 1
+
+
+def test_fewer_ways_than_the_error_names_have_no_room():
+    with pytest.raises(NoRoomError, match=r"; tp 4 makes room$"):
+        ask(input_tokens=2_000_000)
+    with pytest.raises(NoRoomError):
+        ask(input_tokens=2_000_000, tp=2)
+
+
+def test_a_model_without_attention_keeps_states():
+    answer = ask(model="mamba2-2.7b")
+    text = answer.summary()
+    assert "KV cache" not in text
+    details = answer.details().split("not modelled")[0]
+    assert "KV cache" not in details
+    assert "states in float32" in details
+    assert "(limit: states)" in text
+    assert "recurrence: modelled" in text
+    both = [each.what for each in ask(model="jamba-v0.1", tp=2).evidence]
+    assert {"attention", "recurrence"} <= set(both)
+
+
+def test_answers_of_one_token_show_the_prompt_in_place_of_a_decode_step():
+    text = ask(output_tokens=1).summary()
+    assert "one prompt alone" in text
+    assert "decode step" not in text
+    assert "end to end" not in text  # it is the TTFT
+
+
+def test_a_prefill_worker_has_one_latency_and_prices_prompt_tokens():
+    text = ask(phase="prefill", dollars_per_gpu_hour=2.0).summary()
+    assert "prefill worker" in text.splitlines()[0]
+    assert "end to end" not in text
+    assert "per million prompt tokens" in text
+    assert "decode worker" in ask(phase="decode").headline
+
+
+@pytest.mark.parametrize(
+    ("layout", "kinds"),
+    [
+        ({}, {}),
+        ({"attention_dp": 2}, {}),  # replicas of a dense model exchange nothing
+        ({"tp": 8}, {"all-reduce": "interpolated"}),
+        ({"tp": 16}, {"all-reduce": "modelled"}),  # two nodes: the library, not the measured kernel
+        ({"model": "qwen3-30b-a3b", "attention_dp": 8, "ep": 8}, {"exchange": "modelled"}),
+    ],
+)
+def test_evidence_names_the_collectives_of_the_layout(layout, kinds):
+    found = {each.what: each.kind for each in ask(**layout).evidence}
+    assert {name: found[name] for name in ("all-reduce", "exchange") if name in found} == kinds
 
 
 def test_requests_beyond_the_limit_queue_and_have_no_ttft():

@@ -73,6 +73,7 @@ LINES = {
         "infer llama-3-8b --cluster dgx-h100 --isl 64 --osl 8 --concurrency 2 --spec 2:0.5 --price 2",
         "infer llama-3-8b --cluster dgx-h100 --isl 64 --osl 8 --batch 2 --phase prefill",
         "infer llama-3-8b --cluster dgx-h100 --isl 64 --osl 8 --batch 2 --stack stack.yaml",
+        "infer llama-3-8b --cluster dgx-h100 --isl 64 --osl 8 --batch 2 --tp 8 --fidelity loadstore",
     ],
     "plan-serve": [
         "plan llama-3-70b --serve --cluster dgx-h100 --gpus 2 --isl 64 --osl 8 --tpot 50ms --engine sglang",
