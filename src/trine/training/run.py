@@ -96,24 +96,30 @@ def _simulate(workload: Workload | str | os.PathLike[str], plan: Plan | None, op
         from trine.training.estimated import estimated
 
         return estimated(setup, refused, lambda variant: simulate(setup.workload, setup.plan, options=variant))
-    advice = _advice(setup, result) if options.compare else ()
+    advice = _advice(setup, result, workload) if options.compare else ()
     return replace(run, advice=advice).result(result.simulator) if advice else result
 
 
-def _advice(setup: Setup, result: Result) -> tuple[str, ...]:
-    """Compare the step with the same step without one option at a time."""
+def _advice(setup: Setup, result: Result, asked: Workload | str | os.PathLike[str]) -> tuple[str, ...]:
+    """Compare the step with the same step without one option at a time. asked: the workload without casts."""
     options = replace(
         setup.options, cluster=setup.machine, network=setup.network, trace_gpu=None,
         fold=FoldMode.OFF if setup.options.fold == FoldMode.OFF else FoldMode.ON, warnings=(), compare=False,
         software=setup.software.profile or NO_SOFTWARE,
     )  # fmt: skip
+    from trine.training.casts import precision_verdict
     from trine.training.trades import verdicts
 
+    why_not = _why_not_compared(setup.options)
     with unobserved():
-        return verdicts(
-            result, setup.plan, lambda plan: simulate(setup.workload, plan, options=options),
-            _why_not_compared(setup.options),
-        )  # fmt: skip
+        texts = verdicts(result, setup.plan, lambda plan: simulate(setup.workload, plan, options=options), why_not)
+        if setup.options.precision is None:
+            return texts
+        plain = replace(options, precision=None)
+        verdict = precision_verdict(
+            setup.options.precision, result, lambda: simulate(asked, setup.plan, options=plain), why_not
+        )
+        return (*texts, *verdict)
 
 
 def _why_not_compared(options: SimulateOptions) -> str:
@@ -386,6 +392,10 @@ class _Run:
             *foreign_band(result, setup.workload), *public_mfu(result),
         )  # fmt: skip
         explains_launches = setup.launch is not None and not is_times_only()
+        if explains_launches and "recipe" in setup.workload.metadata and not setup.options.compare:
+            from trine.training.casts import launch_bound_casts
+
+            warnings = (*warnings, *launch_bound_casts(result, setup))
         support = exposed_launches(result) if explains_launches else result.evidence
         band = band_under_cap(result, band_on_shared_fabric(result, setup), setup)
         band = band_with_doubt(result, band_with_spread(result, band, setup))

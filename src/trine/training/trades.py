@@ -81,7 +81,7 @@ def _time_verdict(trade: Trade, result: Result, without: Result) -> str | None:
     if result.step_time_ps <= without.step_time_ps * (1 - MIN_TIME_SAVING):
         return None
     pays = "hardly pays" if result.step_time_ps < without.step_time_ps else "does not pay"
-    return f"{trade.option} {pays}: it makes the step {_change(result, without)}"
+    return f"{trade.option} {pays}: it makes the step {change(result, without)}"
 
 
 def _memory_verdict(trade: Trade, result: Result, without: Result) -> str | None:
@@ -92,11 +92,12 @@ def _memory_verdict(trade: Trade, result: Result, without: Result) -> str | None
     gain = f"takes {amount} more than the" if after > before else f"frees {amount} of the"
     return (
         f"{trade.option} hardly saves memory: it {gain} {format_bytes(before)} that the fullest rank needs without it "
-        f"({100 * abs(before - after) / before:.2g} %), and makes the step {_change(result, without)}"
+        f"({100 * abs(before - after) / before:.2g} %), and makes the step {change(result, without)}"
     )
 
 
-def _change(result: Result, without: Result) -> str:
+def change(result: Result, without: Result) -> str:
+    """Return how much longer or shorter a step is than the step without an option, in words."""
     now, before = result.step_time_ps, without.step_time_ps
     share = 100 * (now - before) / before if before else 0.0
     if now != before:

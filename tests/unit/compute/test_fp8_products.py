@@ -95,3 +95,47 @@ def test_no_product_in_eight_bits_takes_longer_than_in_sixteen(rows: int, produc
     eight = tables.gemm_in_step(rows, 1_024, 2_048, "float8", product)
     sixteen = tables.gemm_in_step(rows, 1_024, 2_048, "bfloat16", product)
     assert 0 < eight.us <= sixteen.us * 1.02  # clocks of long products differ
+
+
+@cache
+def gains():
+    """Return {(m, n, k): (measured, predicted)} of the time in FP8 over that in bfloat16, products up to LARGE."""
+    measured = {}
+    with DATA.open() as file:
+        for row in csv.DictReader(file):
+            shape = tuple(int(row[side]) for side in "mnk")
+            if row["product"] != "weight" and 5e9 < 2.0 * shape[0] * shape[1] * shape[2] <= LARGE:
+                measured.setdefault((row["product"], shape), {})[row["dtype"]] = float(row["us"])
+    tables, found = OperatorTables(GPU), {}
+    for (product, shape), times in measured.items():
+        if {"float8", "bfloat16"} <= times.keys():
+            eight, sixteen = (tables.gemm_in_step(*shape, dtype, 0).us for dtype in ("float8", "bfloat16"))
+            found[product, shape] = times["float8"] / times["bfloat16"], eight / sixteen
+    return found
+
+
+def test_short_products_gain_as_much_as_was_measured():
+    """The casts of the tables' calls take as long as a short product: alone, they would hide the gain."""
+    errors = sorted(abs(predicted / measured - 1) for measured, predicted in gains().values())
+    middle = median(predicted / measured for measured, predicted in gains().values())
+    print(f"{len(errors)} short products: predicted over measured gain {middle:.3f}, median error {median(errors):.3f}")
+    assert len(errors) > 20
+    assert median(errors) < 0.08
+    assert 0.95 < middle < 1.05
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm", "h100-pcie", "h200"])
+@pytest.mark.parametrize("tokens", [64, 640, 2_560, 16_384])
+def test_products_in_eight_bits_save_what_the_roofline_saves(gpu: str, tokens: int) -> None:
+    """Closed form at 1,024 outputs and 2,048 inputs, with the rates of the data sheet and a result in 16 bits."""
+    spec, outputs, inputs = load_gpu(gpu), 1_024, 2_048
+    tables = OperatorTables(spec)
+    sixteen, eight = (tables.gemm_in_step(tokens, outputs, inputs, dtype, 0).us for dtype in ("bfloat16", "float8"))
+    flop, operands = 2 * tokens * outputs * inputs, tokens * inputs + inputs * outputs
+    roofs = []
+    for dtype, size in (("bfloat16", 2), ("float8", 1)):
+        moved = size * operands + 2 * tokens * outputs
+        roofs.append(1e6 * max(flop / spec.flop_per_s[dtype], moved / spec.memory_bytes_per_s))
+    assert roofs[0] > roofs[1]
+    assert sixteen - eight > 0.8 * (roofs[0] - roofs[1])  # clocks of long products differ
+    assert eight >= 1e6 * flop / spec.flop_per_s["float8"]

@@ -2,6 +2,8 @@
 
 import copy
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -66,7 +68,11 @@ def test_a_model_that_no_plainer_form_expresses_stays_layers_over_blocks(save):
 
 
 REFUSED = {
-    "unknown model_type": (LLAMA | {"model_type": "lama"}, r"model_type: 'lama' is unknown to trine.*'llama'"),
+    "unknown model_type": (
+        LLAMA | {"model_type": "llada"},
+        r"model_type: 'llada' is unknown to trine; 'trine help guides/models' lists",
+    ),
+    "model_type in another spelling": (LLAMA | {"model_type": "Qwen3-MoE"}, r"did you mean 'qwen3_moe'\?"),
     "no model_type": (without(LLAMA, "model_type"), "model_type: is missing"),
     "missing size": (without(LLAMA, "intermediate_size"), "intermediate_size: is missing"),
     "size under another name": (
@@ -571,3 +577,22 @@ def test_the_output_projection_of_seed_oss_may_lack_the_bias():
     whole = architecture_of({**sizes, "attention_out_bias": True}, "config.json", "seed")
     fewer = architecture_of({**sizes, "attention_out_bias": False}, "config.json", "seed")
     assert whole.num_parameters - fewer.num_parameters == 32 * 4096
+
+
+@pytest.mark.parametrize(
+    "kind", ["qwen4", "llada", "gemma5", "internlm9", "deepseek_v9", "mixtral2", "glm9_moe", "lama"]
+)
+def test_no_other_family_is_named_for_an_unknown_one(kind):
+    """A program writes model_type: a near name is another model, whose answer would mislead."""
+    with pytest.raises(SpecError) as error:
+        architecture_of(LLAMA | {"model_type": kind}, "config.json", "x")
+    text = str(error.value)
+    assert "did you mean" not in text
+    assert not [known for known in FAMILIES if f"'{known}'" in text]
+    assert "trine help guides/models" in text
+
+
+def test_the_guide_lists_every_known_model_type():
+    page = (Path(__file__).parents[3] / "docs" / "guides" / "models.md").read_text(encoding="utf-8")
+    (section,) = re.findall(r"\nKnown values of `model_type`: (.*?)\n\n", page, re.DOTALL)
+    assert re.findall(r"`([^`]+)`", section) == sorted(FAMILIES)

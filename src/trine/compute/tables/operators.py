@@ -25,7 +25,7 @@ from trine.cluster.measured_gpu import DEFAULT_KERNEL
 from trine.cluster.presets import GpuSpec
 from trine.common.arrays import Float64
 from trine.common.evidence import ASSUMED, INTERPOLATED, MEASURED, MODELLED, TRANSFERRED
-from trine.common.precision import CASTS
+from trine.common.precision import BY_NAME, CASTS
 from trine.compute.power_curve import PowerCurve, clock_of_run, curve_of, has_tensor_clocks, power_curves
 from trine.compute.tables.attention import AttentionTable, load_attention
 from trine.compute.tables.attention_kernels import kernel_share, most_of_peak
@@ -223,8 +223,7 @@ class OperatorTables:
         work = max(0.0, base.us - LAUNCH_US)
         if dtype in QUANTISED and not self._is_of_file(base.source):
             work = self._without_quantisation(work, (m, n, k), dtype, base.source)
-            if (in_16_bits := self.gemm(m, n, k, "bfloat16")) is not None and in_16_bits.source == base.source:
-                work = min(work, max(0.0, in_16_bits.us - LAUNCH_US))  # half the bytes, at least twice the peak
+            work = min(work, self._most_of_a_cast_product(m, n, k, dtype, base.source))
         if self._curve is not None:
             work *= self._to_one_clock(work, base.source, dtype)
         if dtype in QUANTISED:
@@ -261,6 +260,30 @@ class OperatorTables:
         cast_us = QUANTISED[dtype] * m * k / (QUANTISED_SHARE * machine.memory_bytes_per_s) * 1e6 + QUANTISED_START_US
         scale = 1.0 if source == self.gpu.name else machine.memory_bytes_per_s / self.gpu.memory_bytes_per_s
         return max(work_us - cast_us * scale, 0.0)
+
+    def _most_of_a_cast_product(self, m: int, n: int, k: int, dtype: str, source: str) -> float:
+        """Return the longest work of an FP8 or FP4 GEMM, microseconds: that in bfloat16, on Hopper less the savings.
+
+        These are the roofline's: both kernels have the same tiles, so what a GEMM takes beyond its roofline is no
+        longer in FP8. The tables' FP8 calls cannot show that for short GEMMs, whose casts take as long as they do.
+        Measured on an H100 (tests/unit/compute/test_fp8_products.py). Blackwell's kernels also read scales of blocks,
+        and gain less: 1.33 times in MXFP8 on GB200 (marin-community/marin issue 7282).
+
+        ``source``: the GPU of the FP8 times; infinity if the ones in bfloat16 are another's.
+        """
+        in_16_bits = self.gemm(m, n, k, "bfloat16")
+        if in_16_bits is None or in_16_bits.source != source:
+            return math.inf
+        work = in_16_bits.us - LAUNCH_US
+        if generation_of(self.gpu.name) == "hopper":
+            work -= max(0.0, self._roofline_us(m, n, k, "bfloat16") - self._roofline_us(m, n, k, dtype))
+        return max(0.0, work)
+
+    def _roofline_us(self, m: int, n: int, k: int, dtype: str) -> float:
+        """Return the least microseconds of (m, k) x (k, n) with a result in 16 bits, by the data sheet."""
+        operands = float(BY_NAME[dtype].bytes) * (m * k + k * n)
+        moved_s = (operands + BY_NAME[dtype].result_bytes * m * n) / self.gpu.memory_bytes_per_s
+        return 1e6 * max(2.0 * m * n * k / peak_of(self.gpu, dtype), moved_s)
 
     @cached_property
     def _curve(self) -> PowerCurve | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trine.errors import SpecError, nearest
+from trine.errors import SpecError
 from trine.workload.architecture.config_keys import Config, read_config
 from trine.workload.architecture.families import decoders, encoders, hybrids, latent
 from trine.workload.architecture.model import Architecture
@@ -91,14 +91,14 @@ def load_config(path: str | Path) -> Architecture:
 def architecture_of(content: Mapping[str, Any], file: str, name: str) -> Architecture:
     """Return the architecture of a config's keys. file: named in errors; name: of a model that has none.
 
-    Raises SpecError for a damaged file, an unknown ``model_type`` (with the nearest known one), a missing or impossible
+    Raises SpecError for a damaged file, an unknown ``model_type`` (:func:`_same_family`), a missing or impossible
     size, and a key that changes the model in an unknown way.
     """
     config = Config(content, file)
     kind = config.text("model_type")
     family = FAMILIES.get(kind)
     if family is None:
-        message = f"{kind[:60]!r} is unknown to trine{nearest(kind, FAMILIES)}" if kind else "is missing"
+        message = f"{kind[:60]!r} is unknown to trine{_same_family(kind)}" if kind else "is missing"
         raise SpecError(message, file=file, field="model_type")
     try:
         model = family(config)
@@ -109,6 +109,26 @@ def architecture_of(content: Mapping[str, Any], file: str, name: str) -> Archite
     config.check_used()
     name = config.text("_name_or_path") or name or kind
     return replace(model, name=name.rsplit("/", 1)[-1], file=file, stored=_stored(config))
+
+
+def _same_family(kind: str) -> str:
+    """Return a hint for an unknown ``model_type``: its known spelling, else where the known ones are listed.
+
+    A program writes this key, so a name with other letters or digits is another family, and no typing error.
+    """
+    plain = _letters(kind)
+    for known in FAMILIES:
+        if _letters(known) == plain:
+            return f"; did you mean {known!r}?"
+    return (
+        f"; 'trine help guides/models' lists the {len(FAMILIES)} known ones, and how to write the model as a file of "
+        "layers"
+    )
+
+
+def _letters(kind: str) -> str:
+    """Return the letters and digits of a name, in lower case."""
+    return "".join(character for character in kind.lower() if character.isalnum())
 
 
 def _stored(config: Config) -> str:
