@@ -22,6 +22,8 @@ _UNITS = (
     ("_w", "W", 1.0),
     ("_kwh", "kWh", 1.0),
 )
+#: Units of times in ps, the largest first.
+_TIME_UNITS = ((1e12, "s"), (1e9, "ms"), (1e6, "µs"), (1e3, "ns"))
 #: Words of columns whose name is no phrase.
 _WORDS = {
     "mfu": "MFU (share of the peak)",
@@ -60,6 +62,14 @@ def axis_of(column: str) -> AxisWords:
             words = _WORDS.get(stem, stem.replace("_", " ").replace(".", " "))
             return AxisWords(f"{words} {unit}" if ending == "_per_s" else f"{words} ({unit})", divisor)
     return AxisWords(column.replace("_", " "), 1.0)
+
+
+def time_scale(longest_ps: int) -> AxisWords:
+    """Return the unit of an axis of times in ps: the largest unit that ``longest_ps`` has at least one of."""
+    for divisor, unit in _TIME_UNITS:
+        if longest_ps >= divisor:
+            return AxisWords(unit, divisor)
+    return AxisWords("ps", 1.0)
 
 
 def is_geometric(values: Sequence[float]) -> bool:
