@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trine.common.arrays import Int64
-from trine.results.axes import tidy, time_scale, title, write_in_full
+from trine.results.axes import heading, tidy, time_scale, title, write_in_full
 from trine.results.picture import COLOURS, subplots
 
 #: Most workers with a bar: more do not fit on a page.
@@ -26,10 +26,10 @@ class WorkerTimes(NamedTuple):
     end: Int64
 
 
-def draw_workers(heading: str, worker_times: WorkerTimes, staleness: Mapping[int, int], num_missed: int) -> Any:
+def draw_workers(text: str, worker_times: WorkerTimes, staleness: Mapping[int, int], num_missed: int) -> Any:
     """Return the figure: a bar of each worker's time, and a bar for each age of the averaged updates.
 
-    heading: the title. staleness: age in iterations -> number of updates. num_missed: averages without an update. Of
+    text: the title. staleness: age in iterations -> number of updates. num_missed: averages without an update. Of
     more than 64 workers, those that compute longest are shown.
     """
     shown = _shown_workers(worker_times.computing)
@@ -37,7 +37,7 @@ def draw_workers(heading: str, worker_times: WorkerTimes, staleness: Mapping[int
     _draw_times(times, worker_times, shown)
     counts = {_age_words(age): count for age, count in staleness.items()}
     _draw_ages(ages, counts, num_missed, len(shown))
-    figure.suptitle(heading, fontsize=9, x=0.01, ha="left", wrap=True)
+    heading(figure, text)
     return figure
 
 

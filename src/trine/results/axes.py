@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from trine.results.picture import matplotlib
+from trine.results.picture import in_full, matplotlib
 
 #: Endings of column names: unit as written, and how many of the column's units one of it has. The first match counts.
 _UNITS = (
@@ -22,6 +23,7 @@ _UNITS = (
     ("_w", "W", 1.0),
     ("_kwh", "kWh", 1.0),
 )
+_MICROSECONDS = re.compile(r"(?<=\d) us\b")
 #: Units of times in ps, the largest first.
 _TIME_UNITS = ((1e12, "s"), (1e9, "ms"), (1e6, "µs"), (1e3, "ns"))
 #: Words of columns whose name is no phrase.
@@ -88,13 +90,13 @@ def tick_at(axis: Any, values: Sequence[float]) -> None:
     step = -(-len(distinct) // _MAX_TICKS)
     shown = distinct[::step]
     axis.set_major_locator(ticker.FixedLocator(shown))
-    axis.set_major_formatter(ticker.FixedFormatter([f"{value:,.6g}" for value in shown]))
+    axis.set_major_formatter(ticker.FixedFormatter([in_full(value) for value in shown]))
     axis.set_minor_locator(ticker.NullLocator())
 
 
 def write_in_full(axis: Any) -> None:
     """Write the numbers of an axis of matplotlib with separators, never as powers of ten."""
-    axis.set_major_formatter(matplotlib().ticker.StrMethodFormatter("{x:,.6g}"))
+    axis.set_major_formatter(matplotlib().ticker.FuncFormatter(lambda value, _: in_full(value)))
 
 
 def number(value: float) -> str:
@@ -111,4 +113,14 @@ def tidy(axes: Any, grid: str) -> None:
 
 def title(axes: Any, text: str) -> None:
     """Write the title of a picture: model, layout and machine, on the left, wrapped."""
-    axes.set_title(text, fontsize=9, loc="left", wrap=True)
+    axes.set_title(with_micro_sign(text), fontsize=9, loc="left", wrap=True)
+
+
+def heading(figure: Any, text: str) -> None:
+    """Write the title above several pairs of axes, on the left, wrapped."""
+    figure.suptitle(with_micro_sign(text), fontsize=9, x=0.01, ha="left", wrap=True)
+
+
+def with_micro_sign(text: str) -> str:
+    """Return words of an answer for a picture: ``4.5 us``, as terminals show it, becomes ``4.5 µs`` as on the axes."""
+    return _MICROSECONDS.sub(" µs", text)

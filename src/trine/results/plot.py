@@ -41,6 +41,8 @@ _COLOURS = {
     "idle": "#DDDDDD",
 }
 _MAX_RANKS = 16
+#: Width of the longest name in a legend, with its colour.
+_LEGEND_COLUMN_INCHES = 1.65
 
 
 def plot_timeline(result: TaskRun, path: str | Path, *, ranks: Sequence[int] | None = None) -> None:
@@ -179,5 +181,5 @@ def _spans(activity: Activity, rank: int) -> Intervals:
 
 def _legend(figure: Any, names: Sequence[str]) -> None:
     handles = [matplotlib().patches.Rectangle((0, 0), 1, 1, color=_COLOURS[name]) for name in names]
-    columns = max(2, int(figure.get_figwidth() / 2))
-    figure.legend(handles, names, loc="outside upper center", ncols=columns, frameon=False)
+    columns = max(2, int(figure.get_figwidth() / _LEGEND_COLUMN_INCHES))
+    figure.legend(handles, names, loc="outside upper center", ncols=columns, fontsize=9, frameon=False)
