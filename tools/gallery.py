@@ -71,6 +71,10 @@ DRAWINGS = (
         ("trine check {examples}/gh200-8-tcp.log --cluster gh200-node --plot check.png",),
     ),
     Drawing(
+        "hop", "Workers of decentralised training", "Who waits for whom, with one slow worker and one backup worker.",
+        ('trine hop vgg13-h100-b128 --workers 8 --bandwidth "25 GB/s" --backup 1 --slow rank=3:2 --plot hop.png',),
+    ),
+    Drawing(
         "cluster", "A cluster", "Devices, and links by class and bandwidth.",
         ("trine cluster draw dgx-h100 --output cluster.png",),
     ),

@@ -19,7 +19,7 @@ from trine.collectives.sizes import format_size
 from trine.common._version import __version__
 from trine.common.units import format_time
 from trine.errors import InputError
-from trine.results.axes import tidy
+from trine.results.axes import heading, tidy
 from trine.results.columns import to_row
 from trine.results.picture import log_scale, subplots
 from trine.results.report import Report, Row, Table
@@ -332,5 +332,5 @@ def _draw(check: CheckResult) -> Any:
         log_scale(axis)
         tidy(axis, "both")
     times.legend(frameon=False, fontsize=8)
-    figure.suptitle(check.headline, fontsize=9, x=0.01, ha="left")
+    heading(figure, check.headline)
     return figure

@@ -15,7 +15,7 @@ from trine.common._version import __version__
 from trine.common.evidence import Evidence
 from trine.common.units import format_bandwidth, format_bytes, format_time
 from trine.errors import InputError
-from trine.results.axes import tidy, write_in_full
+from trine.results.axes import heading, tidy, write_in_full
 from trine.results.columns import Column, Columns, to_row, to_rows
 from trine.results.picture import COLOURS, check_ending, log_scale, subplots
 from trine.results.report import Report, Row, Table
@@ -79,7 +79,7 @@ def draw_sizes(answers: Sequence[CollectiveTime], title: str) -> Any:
     log_scale(times)
     times.legend(frameon=False, fontsize=8)
     write_in_full(rates.yaxis)
-    figure.suptitle(title, fontsize=9, x=0.01, ha="left")
+    heading(figure, title)
     return figure
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from trine.cli.completions import networks, traces
 from trine.cli.machine import MachineOptions, group_machine, slow_link
 from trine.cli.options import JOB, NETWORK_WORDS, OUTPUT, Brief, Details, Json, Option, Perfetto, argument, number_pair
-from trine.cli.output import TIMELINE, end, show, show_answer, write_json, written
+from trine.cli.output import TIMELINE, drawn, end, show, show_answer, write_json, written
 from trine.cli.parameters import Fields, Given
 from trine.common.arguments import option
 from trine.decentralised.protocol import HopProtocol
@@ -94,6 +94,7 @@ def hop(
     compare: Annotated[bool, Option("Also run without Hop's options.", panel=OUTPUT)] = False,
     brief: Brief = False,
     details: Details = False,
+    plot: Annotated[str | None, Option("Draw the workers' time (PNG, SVG); needs trine[plot].", "FILE", OUTPUT)] = None,
     json: Json = None,
     perfetto: Perfetto = None,
 ) -> None:
@@ -110,7 +111,7 @@ def hop(
     standard = HopProtocol(iterations=protocol.iterations, order=protocol.order)
     if compare and protocol == standard:
         raise InputError("--compare needs an option of Hop to compare with, such as --backup 1")
-    chance.check(perfetto is not None or compare)
+    chance.check(perfetto is not None or plot is not None or compare)
     cluster, worker_graph = _machine(graph, workers, machine)
     trace = load_for(workload, cluster, worker_graph, how["gpu"], how["trace_gpu"])
 
@@ -137,6 +138,7 @@ def hop(
         show(f"{speedup:.3f} times as fast as standard decentralised training", json)
         answer = {**answer, "standard": baseline.document(), "speedup": speedup}
     write_json(answer, json, "hop")
+    drawn(plot, result)
     written(perfetto, result.to_perfetto, f"{TIMELINE} and expand all groups")
 
 

@@ -6,11 +6,11 @@ import os
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -360,7 +360,8 @@ class HopResult(Report):
             warnings=self.warnings,
             closing=(
                 ("rests on", basis(self.evidence)),
-                ("next", "--details (evidence), --perfetto FILE; --compare (with standard training); trine help hop"),
+                ("next", "--details (evidence), --perfetto FILE, --plot FILE; --compare (with standard training); "
+                 "trine help hop"),
             ),
         ).text()  # fmt: skip
 
@@ -393,6 +394,20 @@ class HopResult(Report):
         lines += [line for e in self.evidence for line in wrapped(e.kind, f"{e.what}: {e.detail}")]
         lines += [line for warning in self.warnings for line in wrapped("warning", warning)]
         return "\n".join(lines)
+
+    def pictures(self) -> Mapping[str, Callable[..., Any]]:
+        """Return ``workers``: the time of each worker, and the age of the averaged updates."""
+        from trine.decentralised.picture import WorkerTimes, draw_workers
+
+        def draw() -> Any:
+            numbers = self.numbers
+            times = WorkerTimes(
+                numbers.computing_ps, numbers.waiting_updates_ps, numbers.waiting_tokens_ps, numbers.end_ps
+            )
+            heading = f"{self.headline}\n{self.cluster.name}"
+            return draw_workers(heading, times, numbers.staleness, numbers.num_missed)
+
+        return {"workers": draw}
 
     def timeline(self) -> Timeline:
         """Return the work of the workers, and the updates that they send."""

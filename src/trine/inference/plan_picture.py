@@ -29,11 +29,12 @@ def draw_front(
     axes.plot(*_rates(front), "o-", markersize=4, color=COLOURS[0], label="no point has more of both")
     rightmost = max(each.per_user for each in front)
     for point, words in names:
-        is_right = point.per_user > rightmost / 2
+        # The front falls to the right, so there is room above it; words near the right edge end there.
+        is_right = point.per_user > 0.75 * rightmost
         axes.annotate(
-            words, (point.per_user, point.per_gpu), xytext=(0 if is_right else 8, 14 if is_right else 6),
-            textcoords="offset points", ha="right" if is_right else "left", fontsize=7,
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
+            words, (point.per_user, point.per_gpu), xytext=(10, 32 if is_right else 18), textcoords="offset points",
+            ha="right" if is_right else "left", fontsize=7,
+            arrowprops={"arrowstyle": "-", "color": "#777777", "linewidth": 0.6, "shrinkB": 4},
         )  # fmt: skip
     axes.plot(best.per_user, best.per_gpu, "*", markersize=14, color=COLOURS[3], label="first")
     axes.margins(x=0.06, y=0.1)

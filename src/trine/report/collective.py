@@ -83,7 +83,8 @@ def _facts(sizes: list[Document]) -> tuple[Fact, ...]:
 
 
 def _bound(row: Document) -> Fact:
-    return Fact(name="Limited by", value=text(row, "limit") or "–")
+    link = text(row, "limit").replace("->", " → ")  # with spaces, long names wrap between the ends
+    return Fact(name="Limited by", value=link or "–")
 
 
 def _how_long(sizes: list[Document]) -> PageSection:

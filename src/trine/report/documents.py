@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from trine.common.inputs import read_text
 from trine.common.spec import parse_json
@@ -24,6 +25,7 @@ from trine.report.sizing import size_page
 from trine.report.slow_run import check_hang_page, check_trace_page, comparison_page, measured_comparison_page
 from trine.report.sweeps import sweep_page
 from trine.report.training import training_page
+from trine.results.axes import with_micro_sign
 
 #: The largest answer that is read.
 MAX_ANSWER_BYTES = 256 * 2**20
@@ -64,9 +66,18 @@ def page_of(document: Document, *, headline: str = "", command: str = "", run: R
     """
     schema = schema_of(document)
     if schema in RUN_PAGES:
-        return RUN_PAGES[schema](document, command, run)
-    maker = PAGES.get(schema)
-    return generic_page(document, headline, command) if maker is None else maker(document, command)
+        page = RUN_PAGES[schema](document, command, run)
+    elif schema in PAGES:
+        page = PAGES[schema](document, command)
+    else:
+        page = generic_page(document, headline, command)
+    return _with_micro_signs(page)
+
+
+def _with_micro_signs(page: Page) -> Page:
+    """Return the page with ``µs`` in its sentences, as in its numbers; terminals show ``us``."""
+    sections = [replace(section, answer=with_micro_sign(section.answer)) for section in page.sections]
+    return replace(page, answer=with_micro_sign(page.answer), sections=tuple(sections))
 
 
 def schema_of(document: Document) -> str:

@@ -21,6 +21,8 @@ _ENDINGS = (
     ("_share", "share", 1.0),
     ("_usd", "usd", 1.0),
 )
+#: Abbreviations in keys, as they are written in a sentence.
+_WORDS = {"cpu": "CPU", "gpu": "GPU", "gpus": "GPUs", "mfu": "MFU"}
 #: Keys that other parts of the page show.
 _HIDDEN = frozenset({
     "schema", "version", "command", "trine_version", "evidence", "notes", "warnings", "not_modelled", "plan", "inputs",
@@ -51,8 +53,16 @@ def unit_of(key: str) -> tuple[str, str, float]:
     for ending, unit, factor in _ENDINGS:
         if key.endswith(ending) and key != ending:
             stem = key.removesuffix(ending) if ending != "tokens_per_s" else key
-            return stem.replace("_", " ").strip(), unit, factor
-    return key.replace("_", " "), "", 1.0
+            return _name_of(stem), unit, factor
+    return _name_of(key), "", 1.0
+
+
+def _name_of(stem: str) -> str:
+    """Return a key without its unit in words: ``gpus_simulated`` is ``GPUs simulated``."""
+    words = []
+    for word in stem.strip("_").split("_"):
+        words.append(_WORDS.get(word, word))
+    return " ".join(words)
 
 
 def table_of_rows(title: str, found: Sequence[Document]) -> Table | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from trine.results.picture import matplotlib
+from trine.results.picture import in_full, matplotlib
 
 #: Endings of column names: unit as written, and how many of the column's units one of it has. The first match counts.
 _UNITS = (
@@ -22,6 +23,9 @@ _UNITS = (
     ("_w", "W", 1.0),
     ("_kwh", "kWh", 1.0),
 )
+_MICROSECONDS = re.compile(r"(?<=\d) us\b")
+#: Units of times in ps, the largest first.
+_TIME_UNITS = ((1e12, "s"), (1e9, "ms"), (1e6, "µs"), (1e3, "ns"))
 #: Words of columns whose name is no phrase.
 _WORDS = {
     "mfu": "MFU (share of the peak)",
@@ -62,6 +66,14 @@ def axis_of(column: str) -> AxisWords:
     return AxisWords(column.replace("_", " "), 1.0)
 
 
+def time_scale(longest_ps: int) -> AxisWords:
+    """Return the unit of an axis of times in ps: the largest unit that ``longest_ps`` has at least one of."""
+    for divisor, unit in _TIME_UNITS:
+        if longest_ps >= divisor:
+            return AxisWords(unit, divisor)
+    return AxisWords("ps", 1.0)
+
+
 def is_geometric(values: Sequence[float]) -> bool:
     """Return whether numbers belong on a logarithmic axis: three or more, positive, and doubled or widely spread."""
     distinct = sorted(set(values))
@@ -78,13 +90,13 @@ def tick_at(axis: Any, values: Sequence[float]) -> None:
     step = -(-len(distinct) // _MAX_TICKS)
     shown = distinct[::step]
     axis.set_major_locator(ticker.FixedLocator(shown))
-    axis.set_major_formatter(ticker.FixedFormatter([f"{value:,.6g}" for value in shown]))
+    axis.set_major_formatter(ticker.FixedFormatter([in_full(value) for value in shown]))
     axis.set_minor_locator(ticker.NullLocator())
 
 
 def write_in_full(axis: Any) -> None:
     """Write the numbers of an axis of matplotlib with separators, never as powers of ten."""
-    axis.set_major_formatter(matplotlib().ticker.StrMethodFormatter("{x:,.6g}"))
+    axis.set_major_formatter(matplotlib().ticker.FuncFormatter(lambda value, _: in_full(value)))
 
 
 def number(value: float) -> str:
@@ -101,4 +113,14 @@ def tidy(axes: Any, grid: str) -> None:
 
 def title(axes: Any, text: str) -> None:
     """Write the title of a picture: model, layout and machine, on the left, wrapped."""
-    axes.set_title(text, fontsize=9, loc="left", wrap=True)
+    axes.set_title(with_micro_sign(text), fontsize=9, loc="left", wrap=True)
+
+
+def heading(figure: Any, text: str) -> None:
+    """Write the title above several pairs of axes, on the left, wrapped."""
+    figure.suptitle(with_micro_sign(text), fontsize=9, x=0.01, ha="left", wrap=True)
+
+
+def with_micro_sign(text: str) -> str:
+    """Return words of an answer for a picture: ``4.5 us``, as terminals show it, becomes ``4.5 µs`` as on the axes."""
+    return _MICROSECONDS.sub(" µs", text)

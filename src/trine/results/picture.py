@@ -44,13 +44,22 @@ def check_ending(path: str | Path) -> None:
         raise InputError(f"a picture is a file of {', '.join(ENDINGS)}", file=path)
 
 
+def in_full(value: float) -> str:
+    """Return a number of at most six digits with separators, never as a power of ten: ``2,000,000``, ``0.00002``."""
+    if abs(value) >= 1e6:
+        return f"{value:,.0f}"
+    if 0 < abs(value) < 1e-4:
+        return f"{value:.12f}".rstrip("0")
+    return f"{value:,.6g}"
+
+
 def log_scale(axes: Any) -> None:
     """Make the vertical axis logarithmic, with plain numbers as ticks, also within one decade; call it last."""
     ticker = matplotlib().ticker
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     axes.yaxis.set_major_locator(ticker.LogLocator(base=10, subs=(1, 2, 5) if high < 1e5 * low else (1,)))
-    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: in_full(value)))
     axes.yaxis.set_minor_formatter("")
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from trine.common.units import PS_PER_S
 from trine.errors import InputError
 from trine.graph.taskgraph import COMPUTE
 from trine.results.activity import (
@@ -21,7 +20,7 @@ from trine.results.activity import (
     launches,
     transfer_activity,
 )
-from trine.results.axes import tidy, title
+from trine.results.axes import tidy, time_scale, title
 from trine.results.intervals import Intervals, merge
 from trine.results.picture import matplotlib, save, subplots
 from trine.results.run import TaskRun
@@ -41,8 +40,9 @@ _COLOURS = {
     "pipeline bubble": "#D55E00",
     "idle": "#DDDDDD",
 }
-_SCALES = ((PS_PER_S, "s"), (10**9, "ms"), (10**6, "µs"), (10**3, "ns"), (1, "ps"))
 _MAX_RANKS = 16
+#: Width of the longest name in a legend, with its colour.
+_LEGEND_COLUMN_INCHES = 1.65
 
 
 def plot_timeline(result: TaskRun, path: str | Path, *, ranks: Sequence[int] | None = None) -> None:
@@ -75,7 +75,7 @@ def timeline(result: TaskRun, *, ranks: Sequence[int] | None = None) -> Any:
                 for group, drawn in groups for label, spans in drawn]  # fmt: skip
     else:
         rows = [row for rank in shown_ranks for row in _rows(result, rank)]
-    scale, unit = _scale(result.step_time_ps)
+    unit, scale = time_scale(result.step_time_ps)
     figure, axes = subplots(figsize=(10, 1.3 + 0.3 * len(rows)))
     for height, (_, spans) in enumerate(rows):
         for colour, span in spans.items():
@@ -129,7 +129,7 @@ def breakdown(results: Sequence[TaskRun], labels: Sequence[str]) -> Any:
     """
     if not results or len(results) != len(labels):
         raise InputError(f"needs one label a result, got {len(results)} results and {len(labels)} labels")
-    scale, unit = _scale(max(result.step_time_ps for result in results))
+    unit, scale = time_scale(max(result.step_time_ps for result in results))
     parts = {"compute": "compute", "exposed communication": "exposed", "pipeline bubble": "bubble", "idle": "idle"}
     figure, axes = subplots(figsize=(max(4.5, 1.4 + 0.95 * len(results)), 4))
     below = np.zeros(len(results))
@@ -179,11 +179,7 @@ def _spans(activity: Activity, rank: int) -> Intervals:
     return merge(activity.rank[mine], activity.start_ps[mine], activity.end_ps[mine])
 
 
-def _scale(ps: int) -> tuple[int, str]:
-    return next((scale for scale in _SCALES if ps >= scale[0]), _SCALES[-1])
-
-
 def _legend(figure: Any, names: Sequence[str]) -> None:
     handles = [matplotlib().patches.Rectangle((0, 0), 1, 1, color=_COLOURS[name]) for name in names]
-    columns = max(2, int(figure.get_figwidth() / 2))
-    figure.legend(handles, names, loc="outside upper center", ncols=columns, frameon=False)
+    columns = max(2, int(figure.get_figwidth() / _LEGEND_COLUMN_INCHES))
+    figure.legend(handles, names, loc="outside upper center", ncols=columns, fontsize=9, frameon=False)

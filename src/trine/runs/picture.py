@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from trine.results.axes import tidy, title, write_in_full
 from trine.results.picture import COLOURS, subplots
 from trine.runs.measured_run import MeasuredRun
 from trine.runs.waits import RankWaits
@@ -24,8 +25,10 @@ def draw_ranks(run: MeasuredRun, waits: Sequence[RankWaits], verdict: str) -> An
         left = [before + width for before, width in zip(left, widths, strict=True)]
     axes.axvline(run.step_ps / _PS_PER_MS, color="black", linewidth=1, linestyle="--", label="step")
     axes.invert_yaxis()
-    axes.set_xlabel("time per step in ms (communication may overlap with computation)")
+    axes.set_xlabel("time per step (ms); communication may overlap with computation")
     axes.set_ylabel("rank")
-    axes.set_title(verdict, fontsize=9, loc="left", wrap=True)
+    title(axes, verdict)
+    tidy(axes, "x")
+    write_in_full(axes.xaxis)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=4, frameon=False, fontsize=8)
     return figure

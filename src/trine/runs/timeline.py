@@ -131,11 +131,12 @@ class _RunWriter:
             base = f"stream {activity.stream}"
         else:
             base = f"group {activity.collective.group.name}"[:60]
-        number = 1
-        while free_ps.get(f"{base} {number}", 0) > activity.start_ps:
+        lane, number = base, 1
+        while free_ps.get(lane, 0) > activity.start_ps:
             number += 1
-        free_ps[f"{base} {number}"] = activity.end_ps
-        return f"{base} {number}"
+            lane = f"{base} ({number})"
+        free_ps[lane] = activity.end_ps
+        return lane
 
     def _add(self, row: int, place: int, activity: GpuActivity) -> None:
         start_ps, end_ps = activity.start_ps - self._start_ps, activity.end_ps - self._start_ps

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from trine.graph.workload import SYNTHESISED
 from trine.parallel.build import WrittenJob, write_job
-from trine.parallel.job import JobContext
 from trine.parallel.stage import FORMS
 from trine.parallel.token_dispatch import DEEPEP
 
@@ -34,11 +33,7 @@ def written_job(setup: Setup, simulated: int | None) -> tuple[Setup, WrittenJob]
     kept = _kept.pop(key, None)
     written = None if kept is None else kept.with_batch(setup.plan)
     if kept is None or written is None:
-        context = JobContext(
-            setup.workload, setup.plan, setup.model, setup.launch, setup.software.profile, setup.mixed,
-            setup.host_bytes_per_s, simulated, setup.tensor_times(), setup.expert_span(),
-        )  # fmt: skip
-        kept = written = write_job(context, setup.has_host)
+        kept = written = write_job(setup.job_context(simulated), setup.has_host)
     if key is None:
         return setup, written
     _kept[key] = kept

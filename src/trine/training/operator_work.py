@@ -1,4 +1,4 @@
-"""FLOPs, bytes and times of the operators of a step, from the job that wrote its programs."""
+"""FLOPs, bytes and times of the operators of a step, from the job that its programs are written from."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from trine.graph.workload import FORWARD, OPTIMIZER, SYNTHESISED, Operator
 from trine.parallel.job import JobContext
 from trine.parallel.token_partition import WHOLE
 from trine.results.operator_work import OperatorUse, OperatorWork
+from trine.training.setup import Setup
 
 #: The phase of forward operators that run again before their gradients.
 RECOMPUTE = "recompute"
@@ -30,14 +31,16 @@ class _Run:
     times: int
 
 
-def operator_work(context: JobContext, gpu_name: str | None) -> OperatorWork | None:
+def operator_work(setup: Setup) -> OperatorWork | None:
     """Return the work of the operators of one step on one rank per stage; None for a GPU without a data sheet.
 
-    Times are those of the rank programs: without delays by communication that runs beside them.
+    Times are those of the rank programs: without delays by communication that runs beside them. The job is described
+    anew here: a result that kept it would hold up to 5 % more memory.
     """
-    gpu = known_gpu(gpu_name)
+    gpu = known_gpu(setup.gpu_names[0])
     if gpu is None:
         return None
+    context = setup.job_context(None)
     workload = context.workload
     source = known_gpu(workload.gpu) if workload.has_gpu_times and workload.format != SYNTHESISED else None
     tf32_products = source is not None and has_tf32_products(workload, source)

@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from trine.folding.run import JobRun
     from trine.parallel.build import BuildReport
     from trine.parallel.contention import CommunicationKernels
-    from trine.parallel.job import JobContext
     from trine.results import Result, Simulator
     from trine.results.repeats import RepeatedSteps
     from trine.results.run import Scope
@@ -329,20 +328,18 @@ def _run_micro_batches(setup: Setup, simulated: int | None) -> _Run:
         fullest_program=lambda: least_headroom(program_uses(job, memory_facts(setup), setup.memory_bytes)),
     )
     return _Run(
-        setup=setup, context=written.context, report=report, costs=costs, kernels=kernels, job_run=runner.run(),
+        setup=setup, report=report, costs=costs, kernels=kernels, job_run=runner.run(),
         host_bytes=written_host_bytes(setup, written),
     )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """A finished run of a job. context: what wrote its programs. advice: sentences about options that do not pay. why,
-    why_each_step: each micro-batch, or each step, was simulated. host_bytes: host memory of a rank of each stage, if
-    the programs tell.
+    """A finished run of a job. advice: sentences about options that do not pay. why, why_each_step: each micro-batch,
+    or each step, was simulated. host_bytes: host memory of a rank of each stage, if the programs tell.
     """
 
     setup: Setup
-    context: JobContext
     report: BuildReport
     costs: StepCosts | None
     kernels: tuple[CommunicationKernels, ...]
@@ -380,7 +377,7 @@ class _Run:
             repeats=run.repeats,
             repeated_steps=run.repeated_steps,
             inputs=resolved_inputs(setup),
-            operator_work=partial(operator_work, self.context, setup.gpu_names[0]) if setup.gpu_names else None,
+            operator_work=partial(operator_work, setup) if setup.gpu_names else None,
         )
         show = partial(_build_result, setup, run_facts)
         observation = Observation(

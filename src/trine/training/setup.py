@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from trine.engine.models import Network
     from trine.graph.placement import CollectiveAnswer, Placement
     from trine.parallel.contention import CommunicationKernels
+    from trine.parallel.job import JobContext
     from trine.parallel.tensor_times import TensorTimes
     from trine.parallel.token_dispatch import ExpertSpan
     from trine.software.profile import Software
@@ -157,6 +158,15 @@ class Setup:
             return ExpertSpan(1, len(ranks))
         nodes = len(np.unique(self.machine.node_of[np.asarray(self.machine.gpus, np.int64)[self.places[ranks]]]))
         return ExpertSpan(nodes, len(ranks) // nodes)
+
+    def job_context(self, simulated: int | None) -> JobContext:
+        """Return what programs of ``simulated`` micro-batches (None: all) are written from."""
+        from trine.parallel.job import JobContext
+
+        return JobContext(
+            self.workload, self.plan, self.model, self.launch, self.software.profile, self.mixed,
+            self.host_bytes_per_s, simulated, self.tensor_times(), self.expert_span(),
+        )  # fmt: skip
 
     def tensor_times(self) -> TensorTimes | None:
         """Return the times of collectives beside which GEMMs run in pieces; None without pieces, or if unknown."""

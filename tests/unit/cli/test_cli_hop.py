@@ -9,9 +9,11 @@ from click.testing import CliRunner
 
 import trine
 from trine.cli.main import app
+from trine.decentralised import picture
 from trine.decentralised.protocol import HopProtocol, WorkerGraph, worker_graph
 from trine.decentralised.study import edge_cluster, slowed_links
 from trine.errors import InputError, PlanError
+from trine.parallel.stragglers import Stragglers, parse_slow
 
 RUNNER = CliRunner()
 TRACE = "vgg13-h100-b128"
@@ -153,3 +155,42 @@ def test_a_cluster_with_circuits_runs_on_them():
                          "--gpu", "a100-80gb")  # fmt: skip
     assert code == 0, err
     assert json.loads(out)["network"] == "circuit"
+
+
+def test_the_picture_has_a_bar_for_each_part_of_a_workers_time_and_the_share_of_each_age():
+    pytest.importorskip("matplotlib")
+    protocol = HopProtocol(iterations=6, backup=1, max_gap=8)
+    graph = worker_graph("ring-based", 4)
+    slow = Stragglers(slow=parse_slow(["rank=2:3"]), jitter=None, per="step", seed=0)
+    cluster = edge_cluster(graph, 10 * 10**9, 0)
+    result = trine.hop(TRACE, protocol, graph=graph, cluster=cluster, stragglers=slow)
+    numbers = result.numbers
+    times, ages = result.plot().axes
+    widths = {bars.get_label(): [bar.get_width() for bar in bars] for bars in times.containers}
+    computing_s = [ps / 1e12 for ps in numbers.computing_ps.tolist()]
+    assert times.get_xlabel() == "time (s)"
+    assert widths["computing"] == pytest.approx(computing_s)
+    total = sum(numbers.staleness.values()) + numbers.num_missed
+    (shares,) = ages.containers[:1]
+    expected = [100 * count / total for count in (*numbers.staleness.values(), numbers.num_missed)]
+    assert [bar.get_width() for bar in shares] == pytest.approx(expected)
+    assert [label.get_text() for label in ages.get_yticklabels()] == ["same iteration", "missed"]
+
+
+def test_the_picture_of_many_workers_shows_those_that_compute_longest(monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(picture, "MAX_WORKERS", 2)
+    graph = worker_graph("ring", 8)
+    slow = Stragglers(slow=parse_slow(["rank=6:3"]), jitter=None, per="step", seed=0)
+    cluster = edge_cluster(graph, 10 * 10**9, 0)
+    result = trine.hop(TRACE, HopProtocol(iterations=3), graph=graph, cluster=cluster, stragglers=slow)
+    times = result.plot().axes[0]
+    assert [label.get_text() for label in times.get_yticklabels()] == ["worker 0", "worker 6"]
+    assert times.get_title("left") == "Time of each worker: the 2 of 8 that compute longest"
+
+
+def test_many_seeds_have_no_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    code, _, err = run(*LINKS, "--jitter", "lognormal:0.1", "--repeat", "2", "--plot", str(tmp_path / "hop.png"))
+    assert code == 2
+    assert "no other output" in err

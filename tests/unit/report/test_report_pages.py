@@ -12,6 +12,7 @@ from trine.cli.main import app
 from trine.errors import InputError
 from trine.report.blocks import COLOURS, UNITS, Bars, Choice, Head, Points, Table
 from trine.report.documents import PAGES, page_of, read_answer, schema_of
+from trine.report.generic import unit_of
 from trine.report.html import render
 
 RUNNER = CliRunner()
@@ -138,3 +139,25 @@ def test_foreign_files_are_refused(tmp_path, content: str, words: str):
     file.write_text(content)
     with pytest.raises(InputError, match=words):
         read_answer(file)
+
+
+def test_sentences_of_a_page_have_the_micro_sign_of_its_numbers(documents):
+    line = "collective all_reduce --size 4K --cluster dgx-h100 --gpus 2 --fidelity loadstore"
+    assert " µs" in page_of(documents[line]).answer
+    page = page_of({"schema": "trine/other/1"}, headline="4.5 us: users wait")
+    assert page.answer == page.sections[0].answer == "4.5 µs: users wait"
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "unit"),
+    [("gpus_simulated", "GPUs simulated", ""), ("_time_us", "time", "s"), ("gpu_busy_share", "GPU busy", "share")],
+)
+def test_keys_are_words_with_abbreviations_in_capitals(key, name, unit):
+    assert unit_of(key)[:2] == (name, unit)
+
+
+def test_ends_of_a_link_are_apart_so_that_long_names_wrap(documents):
+    page = page_of(documents["collective all_reduce --size 1M:64M --cluster dgx-h100"])
+    (limit,) = [fact.value for fact in page.facts if fact.name == "Limited by"]
+    assert " → " in limit
+    assert "->" not in limit

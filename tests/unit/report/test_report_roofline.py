@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 from trine.graph.workload import FORWARD
 from trine.parallel.plan import Plan
 from trine.report.blocks import Points, Table
 from trine.report.roofline import roofline
-from trine.training import simulate
+from trine.training import kept_programs, simulate
 from trine.training.options import SimulateOptions
+from trine.training.setup import Setup
 from trine.workload.synthesis.model import synthesize
 
 HOW = SimulateOptions(cluster="dgx-h100", compare=False, cpu=False, fold="off")
@@ -75,3 +79,23 @@ def test_the_page_has_a_chart_with_roofs_and_a_table(model):
 
 def test_a_gpu_without_a_data_sheet_has_no_roofline():
     assert roofline(None) is None
+
+
+def test_a_result_does_not_keep_the_job_that_its_work_is_computed_from(model, monkeypatch):
+    jobs = []
+    build = Setup.job_context
+
+    def watched(setup, simulated):
+        job = build(setup, simulated)
+        jobs.append(weakref.ref(job))
+        return job
+
+    monkeypatch.setattr(Setup, "job_context", watched)
+    monkeypatch.setattr(kept_programs, "_kept", {})
+    result = step(model, micro_batch=1)
+    kept_programs._kept.clear()
+    gc.collect()
+    assert [job() for job in jobs] == [None]
+    assert result.operator_work().operators
+    gc.collect()
+    assert [job() for job in jobs] == [None, None]

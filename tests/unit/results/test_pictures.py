@@ -10,7 +10,8 @@ import pytest
 
 from trine.errors import InputError
 from trine.gpu.replay.sweep import Sweep
-from trine.results.picture import check_ending, log_scale, save, subplots
+from trine.results.axes import heading, time_scale, title
+from trine.results.picture import check_ending, in_full, log_scale, save, subplots
 
 pytest.importorskip("matplotlib")
 
@@ -24,7 +25,11 @@ def labels(axes) -> list[str]:
 
 @pytest.mark.parametrize(
     ("values", "expected"),
-    [((3.3, 8.1), ["5"]), ((0.04, 3), ["0.05", "0.1", "0.2", "0.5", "1", "2"]), ((1, 1e7), ["1", "100", "10000"])],
+    [
+        ((3.3, 8.1), ["5"]),
+        ((0.04, 3), ["0.05", "0.1", "0.2", "0.5", "1", "2"]),
+        ((1, 1e7), ["1", "100", "10,000", "1,000,000"]),
+    ],
 )
 def test_logarithmic_axes_have_numbers_also_within_a_decade(values, expected):
     _, axes = subplots(figsize=(6, 4))
@@ -78,3 +83,29 @@ def test_drawing_leaves_the_backend_and_the_figures_of_pyplot_alone():
     code = "import matplotlib, sys\nfrom trine.results.picture import subplots\nsubplots(figsize=(6, 4))\n"
     done = subprocess.run([sys.executable, "-c", f"{code}assert 'matplotlib.pyplot' not in sys.modules"], check=False)
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"), (0.00002, "0.00002"), (-0.00002, "-0.00002"), (0.5, "0.5"), (1234.5, "1,234.5"), (999999, "999,999"),
+        (1e6, "1,000,000"), (-2e9, "-2,000,000,000"),
+    ],
+)  # fmt: skip
+def test_ticks_are_numbers_in_full(value, text):
+    assert in_full(value) == text
+
+
+@pytest.mark.parametrize(
+    ("longest_ps", "unit", "divisor"), [(0, "ps", 1), (999, "ps", 1), (1000, "ns", 1e3), (10**12, "s", 1e12)]
+)
+def test_times_have_the_largest_unit_that_fits(longest_ps, unit, divisor):
+    assert time_scale(longest_ps) == (unit, divisor)
+
+
+def test_titles_write_microseconds_as_the_axes_do():
+    figure, axes = subplots(figsize=(6, 4))
+    title(axes, "status: 4.5 us to 20 ms")
+    heading(figure, "used 12 us, 3 users")
+    assert axes.get_title("left") == "status: 4.5 µs to 20 ms"
+    assert figure.get_suptitle() == "used 12 µs, 3 users"

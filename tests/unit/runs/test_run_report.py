@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,9 @@ def test_a_wait_points_to_the_kernel_of_the_late_rank(tmp_path: Path) -> None:
     block = answer.run_blocks().timeline
     assert isinstance(block, TimelineBlock)
     assert [group.name for group in block.groups] == ["rank 1", "rank 0"]  # the rank at fault comes first
+    for group in block.groups:
+        for track in group.tracks:
+            assert re.fullmatch(r"(stream \d+|group \w+)( \([2-9]\))?", track.name), track.name
     waits = [number for number, name in enumerate(block.name) if block.names[name] == "wait in all_reduce"]
     assert len(waits) == 3  # of rank 0, for rank 1's kernel of 140 us
     for wait in waits:

@@ -111,8 +111,9 @@ def _draw(axes: Any, picture: Picture, figures: dict[str, Any]) -> None:
         )
         axes.add_patch(box)
         axes.text(
-            frame.left + 0.15, frame.bottom + 0.12, frame.label, fontsize=7.5, va="bottom", color="#444444", zorder=4
-        )
+            frame.left + 0.15, frame.bottom + 0.12, frame.label, fontsize=7.5, va="bottom", color="#444444", zorder=4,
+            bbox={"facecolor": "#F7F7F4", "edgecolor": "none", "pad": 0.8},
+        )  # fmt: skip
     width_of = _widths(picture)
     for line in picture.lines:
         _draw_line(axes, picture.marks, line, width_of(line.link), figures)

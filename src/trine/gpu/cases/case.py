@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, ClassVar, cast
 
 from trine.collectives.sizes import format_size
+from trine.results.axes import tidy, title, with_micro_sign, write_in_full
 from trine.results.picture import COLOURS, log_scale, subplots
 from trine.results.report import Report, Row, Table
 from trine.results.text import first_screen, width
@@ -227,8 +228,9 @@ def _draw(panels: Sequence[Panel]) -> Any:
 
 def _panel(axis: Any, panel: Panel) -> None:
     for curve in panel.curves:
-        axis.plot(curve.x, curve.y, curve.style, color=COLOURS[curve.colour % len(COLOURS)], label=curve.label,
-                  markersize=4.5, linewidth=1.3)  # fmt: skip
+        colour = COLOURS[curve.colour % len(COLOURS)]
+        name = with_micro_sign(curve.label)
+        axis.plot(curve.x, curve.y, curve.style, color=colour, label=name, markersize=4.5, linewidth=1.3)
     if "x" in panel.log:
         axis.set_xscale("log", base=2)
         ticks = sorted({x for curve in panel.curves for x in curve.x})
@@ -240,8 +242,10 @@ def _panel(axis: Any, panel: Panel) -> None:
         axis.xaxis.minorticks_off()
     if "y" in panel.log:
         log_scale(axis)
+    else:
+        write_in_full(axis.yaxis)
     axis.set_xlabel(f"{panel.x_label} (bytes)" if panel.sizes else panel.x_label)
     axis.set_ylabel(panel.y_label)
-    axis.set_title(panel.title, loc="left", fontsize=10)
-    axis.grid(alpha=0.3)
+    title(axis, panel.title)
+    tidy(axis, "both")
     axis.legend(fontsize=8, framealpha=0.8, edgecolor="none")

@@ -197,7 +197,7 @@ def _kernel_panel(machine: str, rows: Sequence[Sequence[float]]) -> Panel:
     for place, name in enumerate(KERNELS, 1):
         kernel_curves.append(Curve(label=name, x=x, y=tuple(row[place] for row in rows), colour=place - 1))
     curves = tuple(kernel_curves)
-    return Panel(title=f"8 GPUs of {machine}", x_label="size", y_label="time (us)", curves=curves, sizes=True, log="xy")
+    return Panel(title=f"8 GPUs of {machine}", x_label="size", y_label="time (µs)", curves=curves, sizes=True, log="xy")
 
 
 def _factors(sizes: dict[LinkCase, int], field: str) -> list[float]:
@@ -242,5 +242,5 @@ def _panel(rate: int, runs: dict[LinkCase, list[tuple[int, float, float]]]) -> P
             curves.append(Curve(label=f"{name}, {latency}", x=sizes, y=y, style="-", colour=colour))
             marks = tuple(each[1 + position] for each in row)
             curves.append(Curve(label=f"{name}, {latency}, simulated", x=x, y=marks, style="o", colour=colour))
-    title = f"{rate // GIB_PER_S} GiB/s: alpha-beta (lines) and simulated (dots)"
-    return Panel(title=title, x_label="size", y_label="time (us)", curves=tuple(curves), sizes=True, log="xy")
+    title = f"{rate // GIB_PER_S:,} GiB/s: alpha-beta (lines) and simulated (dots)"
+    return Panel(title=title, x_label="size", y_label="time (µs)", curves=tuple(curves), sizes=True, log="xy")

@@ -127,7 +127,7 @@ def _panels(schedule: Schedule, run: PacketRun) -> tuple[Panel, ...]:
     ]  # fmt: skip
     return (
         Panel(
-            title="All-reduce: end of each step", x_label="step", y_label="time (us)", log="",
+            title="All-reduce: end of each step", x_label="step", y_label="time (µs)", log="",
             curves=(
                 Curve(label="here", x=number, y=ends), Curve(label="paper", x=number, y=paper, style="--", colour=1)
             ),

@@ -16,6 +16,8 @@ import numpy as np
 from trine.common.arrays import Int64
 from trine.gpu.peers import LOAD, MODELLED, STORE, Arrivals, PeerWrites
 from trine.results import packets as pb
+from trine.results.axes import heading, tidy, write_in_full
+from trine.results.axes import title as write_title
 from trine.results.packets import descriptor, integer, message, packet, text
 from trine.results.picture import COLOURS, matplotlib, subplots
 from trine.results.report import Row, Timeline
@@ -24,7 +26,7 @@ Spans = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _STYLES = {"spin": "o-", "mwait": "s--", "sleep": "^:"}
 _COLUMNS = 5  # of the legend
-_PANELS = (("time_s", "kernel time (us)", 1e6), ("flag_reads", "flag reads", 1), ("non_flag_reads", "other reads", 1))
+_PANELS = (("time_s", "kernel time (µs)", 1e6), ("flag_reads", "flag reads", 1), ("non_flag_reads", "other reads", 1))
 
 
 def draw_waiting(title: str, acquires_ps: Spans, landed_ps: Int64, now_ps: int) -> Any:
@@ -44,7 +46,10 @@ def draw_waiting(title: str, acquires_ps: Spans, landed_ps: Int64, now_ps: int) 
     write_axes.step(np.append(0, landed), np.arange(len(landed) + 1), where="post", color=COLOURS[3], lw=1)
     write_axes.set_ylabel("writes of peers that have landed", color=COLOURS[3])
     _counts_from_0(write_axes)
-    axes.set_title(title, fontsize=9, loc="left", wrap=True)
+    axes.set_xlim(0, max(1.03 * now_ps / 1e6, 1e-9))
+    write_in_full(axes.xaxis)
+    write_in_full(write_axes.yaxis)
+    write_title(axes, title)
     axes.spines["top"].set_visible(False)
     write_axes.spines["top"].set_visible(False)
     return figure
@@ -79,10 +84,11 @@ def draw_grid(curves: Mapping[str, list[Row]], axis: str, label: str, scale: flo
             y = [float(row[key]) * unit for row in rows]  # type: ignore[arg-type]
             axes.plot(x, y, style, ms=3, color=colours[name], label=name)
         axes.set_xlabel(label)
-        axes.set_title(panel, fontsize=9)
+        write_title(axes, panel)
         axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.3)
-    figure.suptitle(title, fontsize=10)
+        write_in_full(axes.yaxis)
+        tidy(axes, "both")
+    heading(figure, title)
     if legend_rows:
         handles, names = panels[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=_COLUMNS, fontsize=7, frameon=False)

@@ -48,7 +48,7 @@ class _Axis(NamedTuple):
 
 #: Option that may vary -> (key in a row, axis label, factor to the axis unit).
 _AXES = {
-    "wakeup": _Axis("wakeup_s", "wake-up time, us", 1e6),
+    "wakeup": _Axis("wakeup_s", "wake-up time (µs)", 1e6),
     "rows": _Axis("rows", "rows", 1),
     "cols": _Axis("cols", "columns", 1),
     "peers": _Axis("peers", "replayed peers", 1),

@@ -12,10 +12,13 @@ from trine.common.arrays import Float64
 from trine.common.units import format_time
 from trine.gpu.model import MESH, GpuModel
 from trine.gpu.results.resources import ResourceUses, port_busy
+from trine.results.axes import heading
 from trine.results.picture import matplotlib, subplots
 
 #: Light to dark, distinguishable for colour-blind readers and in grey.
 _COLOURS = "magma_r"
+#: Ends of the colour scale. The first that is at least the highest utilisation counts, so that small ones differ too.
+_SCALE_ENDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 _HALF = 0.27  # half the side of a router; routers are 1 apart
 _UNKNOWN = "#DDDDDD"
 _BAR_COLOUR = "#0072B2"  # Okabe and Ito, 2008
@@ -46,7 +49,7 @@ def noc(result: ResourceUses, *, rank: int | None = None) -> Any:
     busy = result.records.resource_busy_ps[gpu] / max(1, result.time_ps)
     draw = _mesh if result.model.noc.kind == MESH else _crossbar
     figure = draw(result, gpu, busy)
-    figure.suptitle(_title(result, gpu), fontsize=10)
+    heading(figure, _title(result, gpu))
     return figure
 
 
@@ -67,7 +70,7 @@ def _mesh(result: ResourceUses, gpu: int, busy: Float64) -> Any:
     figure, axes = subplots(figsize=(3.6 + noc.cols, 2.2 + noc.rows))
     ports = port_busy(result, gpu)
     highest = max(float(busy.max(initial=0.0)), *(value for port in ports for value in port if value is not None), 0.0)
-    top = min(1.0, max(0.1, np.ceil(highest * 10) / 10))
+    top = next((step for step in _SCALE_ENDS if highest <= step), 1.0)
     scale = mpl.cm.ScalarMappable(mpl.colors.Normalize(0, top), mpl.colormaps[_COLOURS])
     paint = _Paint(axes, mpl, scale)
     _routers(paint, result.model)

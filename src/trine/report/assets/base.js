@@ -144,7 +144,7 @@ function ticks(low, high, count, base = 10) {
 
 /** Return powers of ten (or halves of decades in short ranges) between two positive numbers. */
 function logTicks(low, high) {
-  const factors = Math.log10(high / low) < 2 ? [1, 2, 5] : [1];
+  const factors = Math.log10(high / low) < 3 ? [1, 2, 5] : [1];
   const found = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
     for (const factor of factors) {
