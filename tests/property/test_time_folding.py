@@ -15,6 +15,7 @@ from trine.cluster import load_cluster
 from trine.cluster.select import slow_down
 from trine.errors import TrineError
 from trine.folding import stages
+from trine.folding.period import MAX_TRIED, _EachRank, first_counts
 from trine.graph.taskgraph import Records
 from trine.results import Result
 from trine.results.repeats import Repeat, Repeats
@@ -133,6 +134,26 @@ def test_runs_without_the_signals_of_collectives_repeat(
     assert few.repeats is not None
     assert "equal to the picosecond" in few.repeats.verified
     assert_same(few, every)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_look_at_single_ranks_changes_no_repetition(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search leaves out lengths that single ranks do not repeat, or with other periods; here it tries them all."""
+    case = many_micro_batches(seed)
+    if case is None:
+        return
+    quick = case.run(fold="exact")
+    monkeypatch.setattr(_EachRank, "may_repeat", lambda *_: True)
+    assert case.run(fold="exact").repeats == quick.repeats
+
+
+@pytest.mark.parametrize("batch", [12, 15, 16, 64])
+def test_a_first_attempt_has_at_most_half_of_the_micro_batches(batch: int) -> None:
+    """A pipeline of six stages fills and drains with eight micro-batches."""
+    plan = trine.Plan(pp=6, schedule="1f1b", batch=batch, micro_batch=1)
+    counts = first_counts(plan, batch)
+    assert (len(counts) > 0) == (batch >= 16)
+    assert sum(counts) <= MAX_TRIED * batch
 
 
 def test_the_cost_does_not_grow_with_the_micro_batches() -> None:

@@ -23,6 +23,8 @@ from trine.graph.program import Phase
 SMALLEST_PART = 1e-3
 #: Paces with a larger factor from one micro-batch to the next count as paces that do not converge.
 MAX_FACTOR = 0.95
+#: Fewer deviations say nothing about paces that do not converge: they may alternate, and repeat with a longer period.
+MIN_APART = 4
 #: The estimate has this many micro-batches for two periods of up to two micro-batches each,
 IN_WINDOWS = 4
 #: and this part more until the deviations vanish.
@@ -47,12 +49,16 @@ def counts_after(counts: Sequence[int], run: JobRun, distance: int) -> list[int]
     """Return the numbers of micro-batches to try after a ``run`` that does not repeat.
 
     counts: the numbers planned next, ascending; all are multiples of ``distance`` apart. Those below the estimate or
-    just above it are left out, except the last one, since it may repeat nearly (:mod:`trine.folding.bounded`). An
+    just above it are left out, except the last one, since it may repeat nearly (:mod:`trine.folding.bounded`). If the
+    paces do not converge, only the last one is left. An
     estimate takes the place of a count, so all tries together take at most about as long as planned.
     """
     if not counts:
         return []
-    estimate = estimated_count(paces_of(tracks_of(run), distance))
+    paces = paces_of(tracks_of(run), distance)
+    if stay_apart(paces):
+        return [counts[-1]]
+    estimate = estimated_count(paces)
     if estimate is None or estimate <= counts[0]:
         return list(counts)
     estimate += (counts[-1] - estimate) % max(2, distance)
@@ -95,15 +101,32 @@ def _pass_ends(track: Track) -> tuple[Int64, int]:
 def estimated_count(paces: Paces) -> int | None:
     """Return the micro-batches of which a run probably repeats, or None if the paces do not converge."""
     deviations = paces.deviations
-    if not deviations.any():
+    told = _told(deviations)
+    if told == 0:
         return None
     largest = int(np.argmax(deviations))
-    told = np.flatnonzero(deviations[largest:] >= SMALLEST_PART * deviations[largest])
-    number = int(told[-1])
-    if number == 0:
-        return None
-    factor = (deviations[largest + number] / deviations[largest]) ** (1 / number)
+    factor = _factor(deviations, told)
     if factor > MAX_FACTOR:
         return None
     vanishes = largest + ceil((1 + MARGIN) * log(2 * deviations[largest]) / -log(factor))
     return paces.fill + vanishes + IN_WINDOWS
+
+
+def stay_apart(paces: Paces) -> bool:
+    """Return whether the paces differ from each other, and enough of them say that they do not converge."""
+    told = _told(paces.deviations)
+    return told + 1 >= MIN_APART and _factor(paces.deviations, told) > MAX_FACTOR
+
+
+def _told(deviations: Int64) -> int:
+    """Return the micro-batches from the largest deviation to the last one that says something about the factor."""
+    if not deviations.any():
+        return 0
+    largest = int(np.argmax(deviations))
+    return int(np.flatnonzero(deviations[largest:] >= SMALLEST_PART * deviations[largest])[-1])
+
+
+def _factor(deviations: Int64, told: int) -> float:
+    """Return the mean factor of the deviations from one micro-batch to the next, behind the largest one."""
+    largest = int(np.argmax(deviations))
+    return float((deviations[largest + told] / deviations[largest]) ** (1 / told))

@@ -31,6 +31,8 @@ DISTANCES = (*range(1, 13), 16, 24, 32)
 MAX_ATTEMPTS = 4
 #: Micro-batches of all attempts, as a part of the step's: what a step that never repeats costs in addition.
 MAX_TRIED = 0.75
+#: A first attempt with a larger part of the step's micro-batches loses more if it fails than it gains if it repeats.
+MAX_FIRST = 0.5
 #: Fewer micro-batches than this are all simulated.
 MIN_MICRO_BATCHES = 12
 #: Micro-batches that are tried first without a pipeline, and if the launching thread waits for the GPU in each.
@@ -58,6 +60,8 @@ def first_counts(plan: Plan, total: int, synchronises: str | None = None) -> tup
         count = ROUNDS_IF_INTERLEAVED * plan.pp if is_interleaved else plan.pp + 2
         count *= 1 if synchronises in (None, "pass", "forward") else 2
     counts: list[int] = []
+    if count > MAX_FIRST * total:
+        return ()
     while total >= MIN_MICRO_BATCHES and len(counts) < MAX_ATTEMPTS:
         count += (total - count) % (plan.pp if is_interleaved else 2)
         if sum(counts) + count > MAX_TRIED * total:
@@ -100,11 +104,18 @@ class _EachRank:
         self._order = list(range(len(tracks)))
 
     def may_repeat(self, distance: int, first: int) -> bool:
-        """Return whether each rank repeats; the first one that does not is asked first for the next distance."""
+        """Return whether each rank repeats, all with one of the same periods.
+
+        The first rank that does not is asked first for the next distance.
+        """
+        common: set[int] | None = None
         for number in self._order:
             if number not in self._by_start:
                 self._by_start[number] = TasksByStart.of([self._tracks[number]])
-            if not repeated_windows(self._by_start[number].shifts(distance, first), distance)[0]:
+            shifts = self._by_start[number].shifts(distance, first)
+            periods = {period for _, _, period in _runs(_Sorted.of(shifts))}
+            common = periods if common is None else common & periods
+            if not common or not repeated_windows(shifts, distance)[0]:
                 self._order.remove(number)
                 self._order.insert(0, number)
                 return False

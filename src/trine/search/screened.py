@@ -192,7 +192,14 @@ class ScreenedSearch(Search):
 
     def _is_likely_to_fit(self, layout: Layout) -> bool:
         """Return whether a layout has likely a margin of memory."""
+        if self.screen is None:
+            return super()._is_likely_to_fit(layout)
         return not self.capacity or not self._is_likely_tight(layout)
+
+    def _examine(self, layout: Layout) -> None:
+        """Calibrate the form of a layout."""
+        if self.screen is not None and not self.screen.is_known(layout):
+            self._calibrate(layout)
 
     def _learn_memory(self, layout: Layout, outcome: Outcome) -> None:
         """Take the screen's error of a simulated layout's memory for later layouts, if the screen was too low."""

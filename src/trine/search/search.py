@@ -28,6 +28,9 @@ from trine.search.ranked import Ranked
 from trine.search.space import Family, Layout, Space
 from trine.search.switches import (
     LATER_PER_ROUND,
+    MAX_EP_RATIO,
+    MAX_EXAMINED,
+    MAX_LOOKED_AT,
     NUM_BASES,
     NUM_LATER,
     all_switched,
@@ -372,12 +375,17 @@ class Search:
 
     def _push(self, layout: Layout, costs: LayerCosts | None) -> None:
         """Queue a layout by the bound of its form or, before its measurement, of the form with ``costs``."""
+        likely = self._likely_costs(layout, costs)
+        heapq.heappush(self.queue, Entry(self._time_bound(layout, likely), layout.key, LAYOUT, layout))
+
+    def _likely_costs(self, layout: Layout, costs: LayerCosts | None) -> LayerCosts | None:
+        """Return the costs of a layout's form or, before its measurement, those of its family with recomputation."""
         own = self.costs.get(form_of_layer(layout))
         if own is None and costs is not None and layout.recompute == "full" and "recompute" not in self.space.fixed:
             again = int(REPEATED * costs.forward_chain)
             costs = replace(costs, backward=costs.backward + again, backward_within=costs.backward_within + again,
                             backward_alone=costs.backward_alone + again)  # fmt: skip
-        heapq.heappush(self.queue, Entry(self._time_bound(layout, own or costs), layout.key, LAYOUT, layout))
+        return own or costs
 
     def refine(self, entry: Entry) -> None:
         """Queue a layout for simulation by the bound of its form, unless its memory does not fit.
@@ -465,55 +473,82 @@ class Search:
     # -- switches of experts -------------------------------------------------------------------------------------------
 
     def _try_switches(self, families: Sequence[Family]) -> None:
-        """Simulate the best layouts with each combination of switches, then likely layouts with the best combination.
+        """Simulate the best layout with each combination of switches, then others with the best combination.
 
         Layouts with long exchanges are slow without switches, so that the search has left them out.
         """
         if not self.space.switches:
             return
-        bases = [each.layout for each in sorted(self.ranked or self.tight, key=lambda each: each.order)]
-        num_bases = NUM_BASES if self.most is None else 1
-        self._simulate_switched(list(all_switched(bases[:num_bases], self.space)))
+        ordered = sorted(self.ranked or self.tight, key=lambda each: each.order)
+        bases = [each.layout for each in ordered if each.layout.ep > 1][:NUM_BASES]
+        self._simulate_switched(list(all_switched(bases[:1], self.space)))
         best = min(self.ranked, key=lambda each: each.order, default=None)
         if self.most is not None or best is None or not has_switches(best.layout):
             return
         setting = {name: getattr(best.layout, name) for name in SWITCH_FIELDS}
-        later = self._later_switched(families, setting, best.outcome.step_ps)
+        others = [switched(base, setting, self.space) for base in bases[1:]]
+        self._simulate_switched([each for each in others if each is not None])
+        later = self._later_switched(families, setting)
         for start in range(0, len(later), LATER_PER_ROUND):
-            least = min(each.outcome.step_ps for each in self.ranked)
+            least = self.ranked[0].outcome.step_ps
             self._simulate_switched(later[start : start + LATER_PER_ROUND])
-            if min(each.outcome.step_ps for each in self.ranked) == least:
+            if self.ranked[0].outcome.step_ps == least:
                 break
 
-    def _later_switched(self, families: Sequence[Family], setting: Mapping[str, Any], limit_ps: int) -> list[Layout]:
-        """Return layouts with switches whose estimates are below a limit, the most promising first."""
-        known = {each.layout for each in (*self.ranked, *self.tight)}
-        found: list[tuple[int, tuple[object, ...], Layout]] = []
+    def _later_switched(self, families: Sequence[Family], setting: Mapping[str, Any]) -> list[Layout]:
+        """Return at most NUM_LATER layouts with switches that are likely faster than the best one, best first."""
+        best, known = self.ranked[0], {each.layout for each in (*self.ranked, *self.tight)}
+        limit_ps, chosen, num_examined = best.outcome.step_ps, list[Layout](), 0
+        likely = self._likely_switched(families, MAX_EP_RATIO * best.layout.ep, limit_ps)
+        for entry in likely[:MAX_LOOKED_AT]:
+            plain = entry.subject
+            changed = switched(plain, setting, self.space)
+            if changed is None or changed in known or self.space.reason(plain) or not self._is_likely_to_fit(plain):
+                continue
+            num_examined += 1
+            self._examine(plain)
+            if self._is_likely_to_fit(plain) and self._switched_estimate(plain, self.cost(plain)) < limit_ps:
+                chosen.append(changed)
+            if len(chosen) == NUM_LATER or num_examined == MAX_EXAMINED:
+                break
+        return chosen
+
+    def _likely_switched(self, families: Sequence[Family], most_ep: int, limit_ps: int) -> list[Entry]:
+        """Return layouts without switches that may beat a limit with them, in the order of these estimates.
+
+        Nothing is measured for them: a new form has the likely costs of its family.
+        """
+        found: list[Entry] = []
         for family in families:
-            costs = self.costs.get(form_of_layer(family.layout))
-            if costs is None or family.layout.ep == 1:
+            costs, ep = self.costs.get(form_of_layer(family.layout)), family.layout.ep
+            if costs is None or not 1 < ep <= most_ep:
+                continue
+            if self._family_bound(family) - self._exchanges_ps(family.layout, costs) >= limit_ps:
                 continue
             for layout in family.layouts():
-                changed = switched(layout, setting, self.space)
-                if changed is None or changed in known or self.space.reason(layout):
-                    continue
-                estimate = self._switched_estimate(changed, layout)
+                estimate = self._switched_estimate(layout, self._likely_costs(layout, costs))
                 if estimate < limit_ps:
-                    found.append((estimate, changed.key, changed))
+                    found.append(Entry(estimate, layout.key, LAYOUT, layout))
         found.sort()
-        return [changed for _, _, changed in found if self._is_likely_to_fit(changed)][:NUM_LATER]
+        return found
 
-    def _switched_estimate(self, changed: Layout, plain: Layout) -> int:
-        """Return the likely step of a layout with switches in ps, if they hide all exchanges of its experts."""
-        costs = self.cost(plain)
+    def _switched_estimate(self, plain: Layout, costs: LayerCosts | None) -> int:
+        """Return the likely step of a layout in ps, if switches hide all exchanges of its experts."""
         if costs is None:
-            return self._lower_bound(changed, costs)
-        hidden = self.micro_batches(plain) * self.layers * costs.exchange // plain.pp
-        return max(self._time_bound(plain, costs) - hidden, self._lower_bound(changed, costs))
+            return 0
+        hidden = plain._replace(expert_overlap=True)
+        return max(self._time_bound(plain, costs) - self._exchanges_ps(plain, costs), self._lower_bound(hidden, costs))
+
+    def _exchanges_ps(self, layout: Layout, costs: LayerCosts) -> int:
+        """Return the time of a rank's exchanges of experts in a step in ps."""
+        return self.micro_batches(layout) * self.layers * costs.exchange // layout.pp
 
     def _is_likely_to_fit(self, layout: Layout) -> bool:
         """Return whether the memory of a layout is worth a simulation."""
         return not self.capacity or self.allocated(layout) <= self.capacity
+
+    def _examine(self, layout: Layout) -> None:
+        """Find a better estimate of a layout's time and memory; lower bounds have none."""
 
     def _simulate_switched(self, layouts: Sequence[Layout]) -> None:
         """Simulate layouts with switches, and rank them; they are no part of the enumerated space."""

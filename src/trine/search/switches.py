@@ -1,7 +1,8 @@
 """Switches of experts: ways to hide or shorten their exchanges, which a search tries on its best layouts.
 
 An expert turns them on last, when the ranks are chosen. So a search first orders layouts without them. Then it
-simulates its best layouts with each combination, and the best combination on layouts whose exchanges were too long.
+simulates its best layout with each combination, and the best combination on the next one and on layouts whose exchanges
+were too long. The numbers are small, so that a search takes little longer than without switches.
 """
 
 from __future__ import annotations
@@ -20,8 +21,15 @@ if TYPE_CHECKING:
     from trine.search.space import Layout, Space
     from trine.software.profile import Software
 
-#: Layouts with each combination of switches, and layouts that the best combination may make the fastest.
-NUM_BASES, NUM_LATER, LATER_PER_ROUND = 2, 9, 3
+#: Layouts with switches from the search: the first gets each combination, the others the best one.
+NUM_BASES = 2
+#: Layouts that the best combination may make the fastest, in rounds; a round without a gain is the last one.
+NUM_LATER, LATER_PER_ROUND = 4, 2
+#: Most of the likely fastest layouts that are looked at for those, and of them that small simulations examine.
+MAX_LOOKED_AT, MAX_EXAMINED = 64, 4
+#: Experts of those layouts lie on at most this many times the ranks of the best layout. The messages of an exchange
+#: share links at the same time, so the time of a simulation grows with about the square of the ranks.
+MAX_EP_RATIO = 4
 
 
 def switch_settings(

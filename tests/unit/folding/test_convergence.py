@@ -64,6 +64,22 @@ def test_an_estimate_takes_the_place_of_planned_counts(
     assert convergence.counts_after([], None, 1) == []  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("deviations", "later"), [
+    ([900, 900, 900, 900], [48]),
+    ([900, 890, 900, 890, 880], [48]),
+    ([900, 900, 900], [12, 24, 48]),  # too few to tell
+    ([0, 0, 0, 0], [12, 24, 48]),
+    ([0, 0, 0, 5], [12, 24, 48]),
+])  # fmt: skip
+def test_paces_that_stay_apart_leave_the_last_count_alone(
+    monkeypatch: pytest.MonkeyPatch, deviations: list[int], later: list[int]
+) -> None:
+    paces = convergence.Paces(np.array(deviations, np.int64), 6)
+    monkeypatch.setattr(convergence, "tracks_of", lambda run: [])
+    monkeypatch.setattr(convergence, "paces_of", lambda tracks, distance: paces)
+    assert convergence.counts_after([12, 24, 48], None, 1) == later  # type: ignore[arg-type]
+
+
 def simulated_counts(
     monkeypatch: pytest.MonkeyPatch, pp: int, batch: int, **settings: str
 ) -> tuple[Result, list[int | None]]:

@@ -3,9 +3,10 @@
 import pytest
 
 import trine
+import trine.search.search as search_module
 from trine.cluster import load_gpu
 from trine.search.flags import emit_flags, read_flags
-from trine.search.switches import has_switches, switch_settings
+from trine.search.switches import MAX_EP_RATIO, NUM_BASES, NUM_LATER, has_switches, switch_settings
 from trine.software import load_software
 from trine.workload.synthesis.model import synthesize
 from trine.workload.synthesis.model_files import load_model
@@ -15,6 +16,7 @@ FIXED = {
     "tp": 1, "pp": 1, "cp": 1, "ep": 16, "micro_batch": 1, "sharding": "zero1", "recompute": "none", "offload": "none",
 }  # fmt: skip
 MODEL = "model:qwen3-30b-a3b,layers=8"
+PLAIN = {"expert_overlap": False, "shared_expert_overlap": False, "dispatch": None}
 
 
 def settings(software, model="mixtral-8x7b", fixed=(), gpu="h100-sxm"):
@@ -64,6 +66,24 @@ def test_no_bound_of_a_layout_with_switches_exceeds_its_step(answer):
     switched = [each for each in answer.simulated if has_switches(each.layout)]
     assert len(switched) >= 3
     assert all(0 < each.bound_ps <= each.outcome.step_ps for each in switched)
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["bounds", "screen"])
+def test_few_further_layouts_are_simulated_for_switches(large, monkeypatch):
+    """One layout gets all combinations; a search with a screen or bounds looks for more with the best one alone."""
+    if large:
+        monkeypatch.setattr(search_module, "SMALL", 1)
+    fix = {name: value for name, value in FIXED.items() if name not in ("ep", "micro_batch")}
+    found = trine.plan(MODEL, gpus=16, cluster="dgx-h100", global_batch=64, software="megatron-core", fix=fix,
+                       workers=1)  # fmt: skip
+    switched = [each.layout for each in found.simulated if has_switches(each.layout)]
+    bases = {each._replace(**PLAIN) for each in switched}
+    combinations = len(settings("megatron-core", "qwen3-30b-a3b"))
+    assert (found.num_screened > 0) == large
+    assert has_switches(found.best.layout)
+    assert 2 <= len(switched) <= combinations + NUM_BASES - 1 + NUM_LATER
+    assert len(bases) <= NUM_BASES + NUM_LATER
+    assert max(base.ep for base in bases) <= MAX_EP_RATIO * found.best.layout.ep
 
 
 def test_all_layouts_are_counted_once(answer):
