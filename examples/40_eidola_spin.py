@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trine.gpu.cases.case import CaseStudy, Curve, Finding, Panel
 from trine.gpu.replay.options import EidolonOptions
-from trine.gpu.replay.sweep import Sweep, SweepGrid, sweep
+from trine.gpu.replay.sweep import Sweep, sweep
 
 #: As the paper has it: a compute unit each for 43 workgroups, and flags for each of three peers. Tiles are assumed.
 EIDOLA = EidolonOptions(rows=1024, cols=1024, peers=3, tile=(16, 1024), workgroups=43, flags="single")
@@ -28,7 +28,7 @@ WAKEUPS_US = range(0, 41, 2)
 
 def main() -> None:
     found = {
-        name: sweep(setup, SweepGrid(wakeup=[f"{us} us" for us in WAKEUPS_US], sync=["spin"]))
+        name: sweep(setup, {"wakeup": [f"{us} us" for us in WAKEUPS_US], "sync": ["spin"]})
         for name, setup in SETUPS.items()
     }
     study = CaseStudy(

@@ -10,7 +10,7 @@ from pathlib import Path
 from trine.gpu.cases.case import CaseStudy, Curve, Finding, Panel
 from trine.gpu.replay.options import EidolonOptions
 from trine.gpu.replay.run import run_eidolon
-from trine.gpu.replay.sweep import Sweep, SweepGrid, sweep
+from trine.gpu.replay.sweep import Sweep, sweep
 from trine.gpu.replay.writes import WriteTable
 from trine.gpu.text import parse_program
 
@@ -41,11 +41,11 @@ end
 
 
 def main() -> None:
-    found = {way: sweep(EIDOLA, SweepGrid(wakeup=times(WAKEUPS_US), sync=[way])) for way in WAYS}
-    joint = sweep(EidolonOptions(rows=1024, cols=1024), SweepGrid(wakeup=times(JOINT_US), sync=("spin", "mwait")))
+    found = {way: sweep(EIDOLA, {"wakeup": times(WAKEUPS_US), "sync": [way]}) for way in WAYS}
+    joint = sweep(EidolonOptions(rows=1024, cols=1024), {"wakeup": times(JOINT_US), "sync": ("spin", "mwait")})
     reads = {way: of(found[way], way, "flag_reads") for way in WAYS}
     data = {way: of(found[way], way, "non_flag_reads") for way in WAYS}
-    fitted = sweep(replace(EIDOLA, poll=FITTED), SweepGrid(wakeup=times(WAKEUPS_US), sync=["spin"]))
+    fitted = sweep(replace(EIDOLA, poll=FITTED), {"wakeup": times(WAKEUPS_US), "sync": ["spin"]})
     slow = of(fitted, "spin", "flag_reads")
     one_by_one = {step: tuple(reads_one_by_one(step, us) for us in WAKEUPS_US) for step in (4, 8, 64)}
     study = CaseStudy(
