@@ -136,7 +136,7 @@ def test_the_title_of_the_picture_is_the_headline(tmp_path: Path, state: str) ->
     pytest.importorskip("matplotlib")
     answer = answer_of(tmp_path, TEXTS[state]())
     figure = answer.pictures()["sizes"]()
-    assert figure.get_suptitle() == answer.headline
+    assert figure.get_suptitle() == answer.headline.replace(" us", " µs")
 
 
 def test_a_slow_log_that_ends_early_is_slow_and_the_end_is_noted(tmp_path: Path) -> None:

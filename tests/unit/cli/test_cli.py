@@ -70,7 +70,7 @@ def test_one_gpu_is_exact_and_readable():
         (["--gpus", 4, "--parallel", "ddp", "--topology", "ring"], "needs --bandwidth"),
         (["--gpus", 4, "--parallel", "ddp", "--cluster", "dgx-h100", *RING], "give one"),
         (["--gpus", 4, "--parallel", "ddp", "--bandwidth", "65 GB/s"], "--topology"),
-        (["--gpus", 9, "--parallel", "ddp", "--cluster", "dgx-h100"], "has 8"),
+        (["--gpus", 9, "--parallel", "ddp", "--cluster", "dgx-h100", "--nodes", 1], "do not fit into 1"),
         (["--gpus", 4, "--parallel", "ddp", "--cluster", "dgx-h101"], "dgx-h100"),
         (["--batch", 4, "--global-batch", 4], "give one"),
         (["--gpus", 4, "--parallel", "ddp", "--global-batch", 130, *RING], "does not divide"),
