@@ -279,7 +279,9 @@ QUANTIZATION = {
 
 def _served() -> list[Sample]:
     """Measured points of a stack, and configurations with a quantization."""
-    found = [_one("served rows", "csv", "served.csv", SERVED, "calibrate", "--serving", "served.csv", "-o", "stack.yaml")]
+    found = [
+        _one("served rows", "csv", "served.csv", SERVED, "calibrate", "--serving", "served.csv", "-o", "stack.yaml")
+    ]
     for name, quantization in QUANTIZATION.items():
         config = json.dumps(CONFIG | {"quantization_config": quantization})
         argv = ("infer", "./c.json", "--cluster", "dgx-h100", "--isl", "64", "--osl", "8", "--batch", "2")
