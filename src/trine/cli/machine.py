@@ -111,9 +111,9 @@ def _job_machine(num_ranks: int, options: MachineOptions) -> tuple[Cluster | Non
     if options.topology is not None or options.cluster is None:
         has_no_network = options.topology is None and not options.has_circuits
         return described_machine(replace(options, gpus=None if has_no_network else num_ranks))
-    from trine.cluster.load import load_cluster, nodes_follow
+    from trine.cluster.load import load_cluster, spans_copies
 
-    has_nodes = options.nodes is not None or nodes_follow(load_cluster(options.cluster), num_ranks)
+    has_nodes = options.nodes is not None or spans_copies(load_cluster(options.cluster), num_ranks)
     return described_machine(replace(options, gpus=num_ranks if has_nodes else None))
 
 

@@ -310,7 +310,7 @@ class _JobMachine(NamedTuple):
 def _machine_of(
     job: Plan, plan: Given[Plan], choices: Given[SimulateOptions], machine: MachineOptions, *, has_neighbour: bool
 ) -> _JobMachine:
-    """Return the job's machine. Raises InputError for options that need a machine, where there is none."""
+    """Return the job's machine. Raises InputError for options that need a machine, in a job without one."""
     described = replace(machine, gpu=choices["gpu"])
     is_whole = has_neighbour and machine.cluster is not None  # the neighbour takes GPUs that the job leaves
     cluster, warnings = group_machine(described) if is_whole else job_machine(job.num_ranks, described)

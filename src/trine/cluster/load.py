@@ -75,8 +75,8 @@ def load_cluster(
         return cluster if routing is None else cluster.routed(routing, "asked for")
 
 
-def nodes_follow(cluster: Cluster, gpus: int) -> bool:
-    """Return whether ``gpus`` GPUs are copies of ``cluster``, one node or rack, joined by its usual fabric."""
+def spans_copies(cluster: Cluster, gpus: int) -> bool:
+    """Return whether ``gpus`` GPUs span copies of ``cluster``, one node or rack, joined by its usual fabric."""
     from trine.cluster.copies import joined_nodes
 
     return gpus > len(cluster.gpus) and cluster.fabric is not None and not joined_nodes(cluster)
@@ -113,7 +113,7 @@ def as_cluster(cluster: Cluster | str | os.PathLike[str], gpus: int | None = Non
     if not isinstance(cluster, str | os.PathLike):
         raise InputError(f"must be a cluster, or the name of one, got {cluster!r:.80}", field="cluster")
     named = load_cluster(cluster)
-    if gpus is not None and nodes_follow(named, gpus):
+    if gpus is not None and spans_copies(named, gpus):
         named = load_cluster(cluster, gpus=gpus)
     return spread_over_planes(named)
 

@@ -62,17 +62,20 @@ class SharedWork(Executor):
                 if not self._waiting:
                     return
                 call = self._waiting.popleft()
+            if not call.answer.set_running_or_notify_cancel():
+                continue
             try:
                 call.answer.set_result(call.function(*call.arguments, **call.keywords))
             except Exception as error:
                 call.answer.set_exception(error)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the processes; calls that no process has begun are cancelled with ``cancel_futures``."""
+        """End the processes; calls that none has begun are cancelled with ``cancel_futures``, else run here first."""
         while cancel_futures and self._waiting:
             with self._lock:
                 call = self._waiting.popleft()
             call.answer.cancel()
+        self.work_until(Future())
         self._pool.shutdown(wait=wait, cancel_futures=cancel_futures)
 
     def _start_workers(self) -> None:
@@ -82,19 +85,23 @@ class SharedWork(Executor):
                 if not (self._waiting and self._num_free):
                     return
                 call = self._waiting.popleft()
+                if call.answer.cancelled():
+                    continue
                 self._num_free -= 1
             begun = self._pool.submit(call.function, *call.arguments, **call.keywords)
             begun.add_done_callback(lambda ended, answer=call.answer: self._take(ended, answer))  # type: ignore[misc]
 
     def _take(self, ended: Future[Any], answer: _Answer) -> None:
         """Take the answer of a worker, and give it the next call."""
-        error = None if ended.cancelled() else ended.exception()
         if ended.cancelled():
             answer.cancel()
-        elif error is not None:
-            answer.set_exception(error)
-        else:
-            answer.set_result(ended.result())
+        elif answer.set_running_or_notify_cancel():
+            error = ended.exception()
+            if error is None:
+                answer.set_result(ended.result())
+            else:
+                answer.set_exception(error)
         with self._lock:
             self._num_free += 1
-        self._start_workers()
+        if not ended.cancelled():  # the pool ends
+            self._start_workers()

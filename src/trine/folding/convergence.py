@@ -23,7 +23,7 @@ from trine.graph.program import Phase
 SMALLEST_PART = 1e-3
 #: Paces with a larger factor from one micro-batch to the next count as paces that do not converge.
 MAX_FACTOR = 0.95
-#: Fewer deviations say nothing about paces that do not converge: they may alternate, and repeat with a longer period.
+#: Fewer deviations prove no lack of convergence: paces may alternate, and repeat with a longer period.
 MIN_APART = 4
 #: The estimate has this many micro-batches for two periods of up to two micro-batches each,
 IN_WINDOWS = 4
@@ -48,10 +48,10 @@ class Paces(NamedTuple):
 def counts_after(counts: Sequence[int], run: JobRun, distance: int) -> list[int]:
     """Return the numbers of micro-batches to try after a ``run`` that does not repeat.
 
-    counts: the numbers planned next, ascending; all are multiples of ``distance`` apart. Those below the estimate or
-    just above it are left out, except the last one, since it may repeat nearly (:mod:`trine.folding.bounded`). If the
-    paces do not converge, only the last one is left. An
-    estimate takes the place of a count, so all tries together take at most about as long as planned.
+    counts: the numbers planned next, ascending; all are multiples of ``distance`` apart. Below the estimate or just
+    above it only the last one is tried, because it may repeat nearly (:mod:`trine.folding.bounded`); so it is if the
+    paces do not converge. An estimate takes the place of a count, so all tries together take at most about as long as
+    planned.
     """
     if not counts:
         return []
@@ -101,11 +101,11 @@ def _pass_ends(track: Track) -> tuple[Int64, int]:
 def estimated_count(paces: Paces) -> int | None:
     """Return the micro-batches of which a run probably repeats, or None if the paces do not converge."""
     deviations = paces.deviations
-    told = _told(deviations)
-    if told == 0:
+    significant = _last_significant(deviations)
+    if significant == 0:
         return None
     largest = int(np.argmax(deviations))
-    factor = _factor(deviations, told)
+    factor = _factor(deviations, significant)
     if factor > MAX_FACTOR:
         return None
     vanishes = largest + ceil((1 + MARGIN) * log(2 * deviations[largest]) / -log(factor))
@@ -113,20 +113,20 @@ def estimated_count(paces: Paces) -> int | None:
 
 
 def stay_apart(paces: Paces) -> bool:
-    """Return whether the paces differ from each other, and enough of them say that they do not converge."""
-    told = _told(paces.deviations)
-    return told + 1 >= MIN_APART and _factor(paces.deviations, told) > MAX_FACTOR
+    """Return whether enough paces differ from each other, without convergence."""
+    significant = _last_significant(paces.deviations)
+    return significant + 1 >= MIN_APART and _factor(paces.deviations, significant) > MAX_FACTOR
 
 
-def _told(deviations: Int64) -> int:
-    """Return the micro-batches from the largest deviation to the last one that says something about the factor."""
+def _last_significant(deviations: Int64) -> int:
+    """Return the micro-batches from the largest deviation to the last one that counts for the factor."""
     if not deviations.any():
         return 0
     largest = int(np.argmax(deviations))
     return int(np.flatnonzero(deviations[largest:] >= SMALLEST_PART * deviations[largest])[-1])
 
 
-def _factor(deviations: Int64, told: int) -> float:
+def _factor(deviations: Int64, significant: int) -> float:
     """Return the mean factor of the deviations from one micro-batch to the next, behind the largest one."""
     largest = int(np.argmax(deviations))
-    return float((deviations[largest + told] / deviations[largest]) ** (1 / told))
+    return float((deviations[largest + significant] / deviations[largest]) ** (1 / significant))

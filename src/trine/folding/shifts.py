@@ -1,6 +1,6 @@
 """The shifts of a run's tasks: how much later the equal task of a later micro-batch is ready, starts and ends.
 
-Several lengths of the period are tried on one run. What they share, such as the order of all tasks, is found once
+Several lengths of the period are tried on one run. Shared facts, such as the order of all tasks, are found once
 (:class:`TasksByStart`); a length then costs a few look-ups a task.
 """
 
@@ -21,8 +21,8 @@ from trine.folding.run import JobRun
 class Shifts(NamedTuple):
     """The shifts of the entries of all lists to the equal task one period later: int64[entries + 1].
 
-    ready, start, end: ps. later_ready: when the later task is ready, ps. Entries without a later one have -1, and so
-    has the last place, which stands for tasks outside lists: ``column[tasks.entry]`` is in order of start.
+    ready, start, end: ps. later_ready: when the later task is ready, ps. Entries without a later one have -1; the
+    last place, for tasks outside lists, too: ``column[tasks.entry]`` is in order of start.
     """
 
     tasks: TasksByStart
@@ -56,7 +56,7 @@ class TasksByStart:
 
     @staticmethod
     def of(tracks: Sequence[Track]) -> TasksByStart:
-        """Sort the tasks of some tracks; of tasks that start together, those of the first track come first."""
+        """Sort the tasks of some tracks; tasks that start together stay in the order of their tracks."""
         tasks: list[tuple[Int64, ...]] = []
         num_keys, num_entries, num_sequences = 0, 0, 0
         of_entries, sequences, lengths = [], [], []

@@ -54,11 +54,12 @@ class ServingAnswer(ServingNumbers, Report):
     def timeline(self) -> Timeline:
         """Return a decode step, the first chunk of a prompt, and a mixed step if the engine has them, kernel by kernel.
 
-        Times are without the correction of a stack.
+        Times are without the correction of a stack, as a note of the file states.
         """
         from trine.inference.answer_steps import step_timeline
 
-        return step_timeline(self.job, self.running)
+        notes = () if self.stack is None else ("the timeline is without the correction of the stack",)
+        return step_timeline(self.job, self.running)._replace(notes=notes)
 
     def record(self) -> Row:
         """Return one flat row: the plain numbers, and the middle of each estimate."""

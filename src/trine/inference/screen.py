@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trine.common.units import format_bytes
+from trine.common.units import PS_PER_S, format_bytes, format_time
 from trine.inference.numbers import AllReduceLevels, ServingNumbers, StepPart
 from trine.inference.ranges import Estimate
 from trine.results.screen import Listing, Screen
@@ -75,23 +75,19 @@ def _numbers(answer: ServingNumbers) -> list[tuple[str, str, str]]:
         rows.append(("throughput", value, f"{likely}; {each}"))
     rows.append((_memory_label(answer), f"{format_bytes(max(answer.kv_bytes, 0))} per GPU", _capacity(answer)))
     if answer.all_reduce is not None:
-        time = _us_words(answer.all_reduce.loadstore_s)
+        time = format_time(answer.all_reduce.loadstore_s * PS_PER_S)
         rows.append(("all-reduce", time, _all_reduce_words(answer.all_reduce)))
     rows += _costs(answer)
     return rows
 
 
 def _all_reduce_words(levels: AllReduceLevels) -> str:
-    """Return what the load-store level ran, the operator level's time, and TPOT with it."""
+    """Return the simulated program, and the operator level's time with its TPOT."""
     tpot = ""
     if levels.operator_tpot_s is not None:
-        tpot = f", with which TPOT is {seconds_words(levels.operator_tpot_s)}"
+        tpot = f" (TPOT {seconds_words(levels.operator_tpot_s)})"
     size = f"{format_bytes(levels.num_bytes)} on {gpus_words(levels.ways)}, {levels.program}, load by load"
-    return f"{size}; operator level: {_us_words(levels.operator_s)}{tpot}"
-
-
-def _us_words(seconds: float) -> str:
-    return f"{number_words(seconds * 1e6)} us"
+    return f"{size}; operator level: {format_time(levels.operator_s * PS_PER_S)}{tpot}"
 
 
 def _capacity(answer: ServingNumbers) -> str:
@@ -101,7 +97,7 @@ def _capacity(answer: ServingNumbers) -> str:
 
 
 def _memory_label(answer: ServingNumbers) -> str:
-    """Return the name of what the engine keeps of a request: models without attention keep states."""
+    """Return the name of a request's memory: a KV cache, or states of a model without attention."""
     return "KV cache" if _has_attention(answer) else "states"
 
 

@@ -19,7 +19,8 @@ _SHOWN = ("wakeup_s", "time_s", "flag_reads", "wait_s", "wakeups", "spurious_wak
 def eidolon_sweep_page(document: Document, command: str) -> Page:
     """Return the page: reads and times over wake-up times, and the fits."""
     runs, fits = rows(document, "runs"), rows(document, "fits")
-    facts = [Fact(name="Runs", value=len(runs), unit="count", note="" if document.get("finished", True) else "stopped")]
+    note = "" if document.get("finished", True) else "stopped"
+    facts = [Fact(name="Runs", value=len(runs), unit="count", note=note)]
     for fit in fits[:3]:
         name = f"mwait pays from, {text(fit, 'name')}"
         facts.append(Fact(name=name, value=number(fit, "break_even_s"), unit="s", note="wake-up time"))
@@ -43,11 +44,13 @@ def _answer(fits: list[Document]) -> str:
 
 
 def _growth(runs: list[Document], fits: list[Document]) -> PageSection:
-    varied = [key for key in _VARIED if len({text(run, key) for run in runs}) > 1]
+    varied = []
+    for key in _VARIED:
+        if len({text(run, key) for run in runs}) > 1:
+            varied.append(key)
     of_line: dict[str, list[Document]] = {}
     for run in runs:
-        name = ", ".join(text(run, key) if key in ("sync", "kernel") else f"{text(run, key)} {key}" for key in varied)
-        of_line.setdefault(name or "all runs", []).append(run)
+        of_line.setdefault(_name(run, varied), []).append(run)
     blocks: list[Block] = []
     for title, key, unit in (("Reads of flags", "flag_reads", "count"), ("Time", "time_s", "s")):
         blocks.append(_chart(of_line, title, key, unit))
@@ -70,6 +73,15 @@ def _growth(runs: list[Document], fits: list[Document]) -> PageSection:
         blocks.append(table)
     answer = "A wavefront that spins reads its flag again and again; one that waits by mwait reads it when it changes."
     return PageSection(key="growth", question="From when does mwait pay?", answer=answer, blocks=tuple(blocks))
+
+
+def _name(run: Document, varied: list[str]) -> str:
+    """Return the varied fields of a run in words."""
+    words = []
+    for key in varied:
+        explains_itself = key in ("sync", "kernel")
+        words.append(text(run, key) if explains_itself else f"{text(run, key)} {key}")
+    return ", ".join(words) or "all runs"
 
 
 def _chart(of_line: dict[str, list[Document]], title: str, key: str, unit: str) -> Points:

@@ -17,14 +17,14 @@ from trine.results.run import TaskRun
 #: Modules with an area of their own; all others share one.
 MAX_MODULES = 8
 _OTHERS = "other modules"
-#: Colours of modules, largest first; those of kinds of tensors are taken.
+#: Colours of modules, largest first; kinds of tensors have the other colours.
 _COLOURS = ("forward", "tp", "dp", "bubble", "cp", "ep", "recompute", "pp")
 
 
 def memory_by_module(run: TaskRun) -> Areas | None:
     """Return the memory over time by module; None if memory or its blocks are not modelled.
 
-    What no module allocates during the step, such as the weights, has the name of its kind.
+    Memory outside modules, such as the weights, has the name of its kind.
     """
     memory = run.memory
     if memory is None or memory.block is None:
@@ -52,7 +52,7 @@ def memory_by_module(run: TaskRun) -> Areas | None:
 
 
 def _module_names(graph: TaskGraph, memory: MemoryEvents) -> list[str]:
-    """Return the module of each change, "" if it has none; a free belongs to the module that allocated its block."""
+    """Return the module of each change, or ""; a free belongs to the module that allocated its block."""
     assert memory.block is not None
     patterns = [module_of(name) for name in graph.layer_names]
     layer: Int64 = graph.labels.layer[memory.task].astype(np.int64)

@@ -58,12 +58,13 @@ def zoom_section(document: Document) -> PageSection | None:
         f"{text(collective, 'kind')} of {where} takes {operator} at the operator level and {loadstore} load by load. "
         f"If all {amount(effect, 'count'):,.0f} of its kind took that, the step would be about {change} {direction}."
     )
+    found = []
+    for cause in rows(zoomed, "causes"):
+        found.append((text(cause, "name"), amount(cause, "time_s"), text(cause, "why")))
     causes = Table(
         title="Difference by cause",
         columns=(Head(name="Cause"), Head(name="Load by load - operator level", unit="s"), Head(name="Meaning")),
-        rows=tuple(
-            (text(cause, "name"), amount(cause, "time_s"), text(cause, "why")) for cause in rows(zoomed, "causes")
-        ),
+        rows=tuple(found),
         note=f"{text(zoomed, 'verdict').capitalize()}.",
     )
     return PageSection(key="zoom", question="Do both levels agree?", answer=answer, blocks=(causes,))

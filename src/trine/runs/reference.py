@@ -1,7 +1,7 @@
-"""What a second run, or a prediction, would need for the kernels, transfers and launches of a measured run.
+"""Reference times for the kernels, transfers and launches of a measured run, from a second run or a prediction.
 
-Kernels are aligned by name and position within their phase; where two runs have different kernels, by the times of
-operators, and where they have different operators, by the time of the phase. Collectives are aligned by their
+Kernels are aligned by name and position within their phase; runs with different kernels are aligned by the
+times of operators, runs with different operators by the time of the phase. Collectives are aligned by their
 position in their group, or by kind, size and number of ranks.
 """
 
@@ -44,8 +44,7 @@ class RunReference:
 
     kernels: None for collectives and for kernels without a counterpart. transfers: by collective of several ranks.
     lone_transfers: by (rank, number), of collectives that one rank alone recorded; these include waits. calls, gaps:
-    of the CPU calls, None if the reference has none. launch_ps: idle time of the reference that launches cause, if
-    calls is None.
+    of the CPU calls, or None. launch_ps: idle time of the reference by launches, without calls.
     """
 
     name: str
@@ -73,7 +72,7 @@ def reference_from_run(reference: MeasuredRun, run: MeasuredRun, name: str) -> R
 
 
 def _step_ratio(reference: MeasuredRun, run: MeasuredRun) -> float:
-    """Return by how much longer ``run`` is because it has more steps."""
+    """Return the ratio of the numbers of steps."""
     return run.num_steps / reference.num_steps
 
 
@@ -138,7 +137,7 @@ def _kernels_from_traces(
     return references
 
 
-#: Share of kernels with a counterpart from which on kernels are aligned by name.
+#: Kernels are aligned by name from this share with a counterpart.
 _MIN_COMMON = 0.8
 
 
@@ -191,13 +190,13 @@ def _instance_key(instance: Instance) -> _InstanceKey:
 
 
 def class_key(instance: Instance) -> _ClassKey:
-    """Return what makes collectives comparable: kind, size and number of ranks."""
+    """Return the key of comparable collectives: kind, size and number of ranks."""
     size = instance.call.group_size or len(instance.call.group.ranks) or len(instance.members)
     return instance.call.kind, instance.call.size_bytes, size
 
 
 def transfer_ps(replay: Replay, instance: Instance) -> int:
-    """Return the transfer time of a collective: on the rank where it takes longest."""
+    """Return the longest transfer time of a collective on any rank."""
     return max(replay.base.kernels[row][place] for row, place in instance.members)
 
 

@@ -481,7 +481,9 @@ class Search:
             return
         ordered = sorted(self.ranked or self.tight, key=lambda each: each.order)
         bases = [each.layout for each in ordered if each.layout.ep > 1][:NUM_BASES]
-        self._simulate_switched(list(all_switched(bases[:1], self.space)))
+        if not bases:
+            return
+        self._simulate_switched(all_switched(bases[0], self.space))
         best = min(self.ranked, key=lambda each: each.order, default=None)
         if self.most is not None or best is None or not has_switches(best.layout):
             return

@@ -7,7 +7,7 @@ were too long. The numbers are small, so that a search takes little longer than 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -71,13 +71,14 @@ def switched(layout: Layout, setting: Mapping[str, Any], space: Space) -> Layout
     return None if space.reason(changed) else changed
 
 
-def all_switched(layouts: Sequence[Layout], space: Space) -> Iterator[Layout]:
-    """Yield layouts with each combination of switches that they can have."""
-    for layout in layouts:
-        for setting in space.switches:
-            changed = switched(layout, setting, space)
-            if changed is not None:
-                yield changed
+def all_switched(layout: Layout, space: Space) -> list[Layout]:
+    """Return a layout with each combination of switches that it can have."""
+    found = []
+    for setting in space.switches:
+        changed = switched(layout, setting, space)
+        if changed is not None:
+            found.append(changed)
+    return found
 
 
 def without_exchanges(costs: LayerCosts) -> LayerCosts:

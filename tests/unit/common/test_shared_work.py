@@ -70,3 +70,23 @@ def test_shutdown_cancels_the_calls_that_wait() -> None:
         assert answer.cancelled()
         with pytest.raises(CancelledError):
             answer.result()
+
+
+def test_a_cancelled_call_does_not_run_and_the_others_do() -> None:
+    pool = NoWorkers()
+    executor = SharedWork(pool, 1)  # type: ignore[arg-type]
+    first, second, third, fourth = [executor.submit(abs, -number) for number in range(1, 5)]
+    assert first.cancel()  # a worker has begun it
+    assert second.cancel()
+    pool.begun[0].set_result(1)
+    assert [len(pool.begun), first.cancelled(), second.cancelled()] == [2, True, True]
+    assert fourth.result() == 4
+    pool.begun[1].set_result(3)
+    assert third.result() == 3
+
+
+def test_a_shutdown_runs_the_calls_that_wait() -> None:
+    executor = SharedWork(NoWorkers(), 0)  # type: ignore[arg-type]
+    answers = [executor.submit(abs, -number) for number in range(3)]
+    executor.shutdown()
+    assert [answer.result() for answer in answers] == [0, 1, 2]

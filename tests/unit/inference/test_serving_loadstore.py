@@ -64,8 +64,8 @@ def test_prompts_and_memory_are_those_of_the_operator_level():
 def test_both_times_and_both_tpots_are_printed():
     answer = ask()
     text = " ".join(answer.summary().split())
-    assert f"all-reduce {answer.all_reduce.loadstore_s * 1e6:.3g} us 128 KiB on 8 GPUs" in text
-    assert f"operator level: {answer.all_reduce.operator_s * 1e6:.3g} us, with which TPOT is" in text
+    assert f"all-reduce {answer.all_reduce.loadstore_s * 1e6:.4g} us 128 KiB on 8 GPUs" in text
+    assert f"operator level: {answer.all_reduce.operator_s * 1e6:.4g} us (TPOT " in text
     assert {each.what: each.kind for each in answer.evidence}["all-reduce"] == "modelled"
 
 

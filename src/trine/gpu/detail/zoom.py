@@ -86,8 +86,8 @@ def choose_zoom(result: Result, grid: RankGrid, word: str) -> ZoomChoice:
 def _refuse_computation(word: str, operators: Sequence[str], with_kernel: Sequence[StepCollective]) -> None:
     """Raise InputError for an operator: the load-store level has programs of collectives, not of a step's operators.
 
-    GEMMs whose tiles are sent as they end are kernels of their own (``trine eidolon run``), with shapes that are given
-    there; recorded times of a step's operators hold no loads and stores.
+    Fused GEMMs, whose tiles are sent as they end, are separate kernels (``trine eidolon run``) with their own shapes;
+    recorded times of a step's operators hold no loads and stores.
     """
     kinds = {one.kind for one in with_kernel}
     short_names = {name.rpartition("::")[2] for name in operators}
@@ -106,7 +106,7 @@ def _matching(
     layer_names: Sequence[str],
     rank: int,
 ) -> list[StepCollective]:
-    """Return the collectives with a kernel that the word describes; raise InputError if there are none."""
+    """Return the collectives with a kernel that the word describes; raise InputError without one."""
     if word == LARGEST:
         return with_kernel
     matches = [one for one in with_kernel if word in (one.kind, one.axis, one.phase)]
