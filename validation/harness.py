@@ -188,8 +188,8 @@ class Errors:
 
     def row(self) -> Row:
         """Return the errors as plain data."""
-        keys = "bias mean_error median_error p90_error share_within_10_percent"
-        return {"num_rows": self.count, **to_row(self, keys)}
+        errors = to_row(self, "bias", "mean_error", "median_error", "p90_error", "share_within_10_percent")
+        return {"num_rows": self.count, **errors}
 
 
 class Target(NamedTuple):

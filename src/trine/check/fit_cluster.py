@@ -119,7 +119,7 @@ class ClusterFit(Report):
 
     def document(self) -> Row:
         """Return plain data, as documented in docs/reference/json-keys.csv."""
-        row = to_row(self, "base num_sizes error_before error_after spread spread_from logs")
+        row = to_row(self, "base", "num_sizes", "error_before", "error_after", "spread", "spread_from", "logs")
         return {**row, **self.tables(), "notes": list(self.remarks)}
 
     def tables(self) -> dict[str, Table]:

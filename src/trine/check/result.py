@@ -167,18 +167,18 @@ class CheckResult(Report):
             likely_cause = None
         else:
             likely_cause = {
-                **to_row(self.cause, "name kind advice fitted"),
+                **to_row(self.cause, "name", "kind", "advice", "fitted"),
                 "stated": self.stated or None,
                 "alike": list(self.alike),
             }
         compared = [
-            {**to_row(weighed.cause, "name kind"), "probability": weighed.probability, "residual": weighed.left}
+            {**to_row(weighed.cause, "name", "kind"), "probability": weighed.probability, "residual": weighed.left}
             for weighed in self.causes
         ]
         return {
             "trine_version": __version__,
             "log": log.path,
-            **to_row(log, "op op_from"),
+            **to_row(log, "op", "op_from"),
             "result": self.result,
             "cluster": self.cluster.name,
             "num_ranks": self.rows[0].predicted.num_ranks,
@@ -188,7 +188,7 @@ class CheckResult(Report):
             "gpu_names": list(log.gpu_names),
             "hosts": list(log.hosts),
             "rows": rows,
-            **to_row(self, "healthy state"),
+            **to_row(self, "healthy", "state"),
             "reason": self.reason or None,
             "verdict": _verdict(self),
             "suspicious_from_bytes": self.suspicious_from,
@@ -276,11 +276,11 @@ def _unknown(check: CheckResult) -> float:
 def _row_json(row: CheckedRow) -> Row:
     predicted = row.predicted
     return {
-        **to_row(row, "size_bytes measured_us"),
+        **to_row(row, "size_bytes", "measured_us"),
         "measured_busbw_GBps": row.busbw_bytes_per_s / 1e9,
-        **to_row(predicted, "time_us low_us high_us busbw_GBps"),
+        **to_row(predicted, "time_us", "low_us", "high_us", "busbw_GBps"),
         "ratio": row.ratio,
-        **to_row(predicted, "algorithm protocol"),
+        **to_row(predicted, "algorithm", "protocol"),
         "state": row.state,
     }
 

@@ -13,9 +13,20 @@ from trine.check.nccl_tests import NcclLog
 from trine.check.verdict import MIN_OCTAVES, octaves, runs_of
 from trine.collectives.sizes import format_size
 from trine.errors import InputError
-from trine.results.columns import to_row, to_rows
+from trine.results.columns import Column, Columns, to_row
 from trine.results.report import Report, Row, Table
 from trine.results.text import columns, wrapped_at
+
+SIZE = Columns(
+    Column(key="size_bytes", unit="bytes", meaning="Size."),
+    Column(key="first_us", unit="us", meaning="Median time of the first log."),
+    Column(key="second_us", unit="us", meaning="Median time of the second log."),
+    Column(key="first_busbw_GBps", unit="GB/s", meaning="Median bus bandwidth of the first log."),
+    Column(key="second_busbw_GBps", unit="GB/s", meaning="Median bus bandwidth of the second log."),
+    Column(key="ratio", unit="number", meaning="Second / first time."),
+    Column(key="noise", unit="number", meaning="Standard deviation of the ratio's logarithm."),
+    Column(key="state", unit="text", meaning="`same`, `slower` or `faster`."),
+)  # fmt: skip
 
 SAME, SLOWER, FASTER, MIXED = "same", "slower", "faster", "mixed"
 #: Standard deviation of one measurement from run to run, as a fraction (assumed: 2 to 3 %).
@@ -127,16 +138,15 @@ class RunComparison(Report):
     def document(self) -> Row:
         """Return plain data, as documented in docs/reference/json-keys.csv."""
         return {
-            "first": self.first.path, "second": self.second.path, **to_row(self.first, "op num_ranks"),
-            **to_row(self, "result state verdict"),
+            "first": self.first.path, "second": self.second.path, **to_row(self.first, "op", "num_ranks"),
+            **to_row(self, "result", "state", "verdict"),
             "ranges": [dict(zip(("state", "from_bytes", "to_bytes"), each, strict=True)) for each in self.ranges],
             "isolated_bytes": list(self.isolated), **self.tables(), "notes": list(self.remarks),
         }  # fmt: skip
 
     def tables(self) -> dict[str, Table]:
         """Return ``rows``: both runs by size."""
-        keys = "size_bytes first_us second_us first_busbw_GBps second_busbw_GBps ratio noise state"
-        return {"rows": to_rows(self.rows, keys)}
+        return {"rows": SIZE.rows(self.rows)}
 
 
 def compare_logs(first: NcclLog, second: NcclLog, *, in_place: bool = False) -> RunComparison:

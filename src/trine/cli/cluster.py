@@ -11,9 +11,20 @@ from trine.cli.options import MACHINE, OUTPUT, Json, Option, argument
 from trine.cli.output import say, show, show_table, write_json, written
 from trine.cli.parameters import Fields
 from trine.errors import InputError, SpecError
+from trine.results.columns import Column, Columns, to_row
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster
+
+DEVICE = Columns(
+    Column(key="name", unit="text", meaning="Name of the device."),
+    Column(key="kind", unit="text", meaning="Kind, such as `gpu` or `switch`."),
+    Column(key="gpu", unit="text", meaning="Preset of its GPU.", null_if="not a GPU"),
+    Column(key="node", unit="integer", meaning="Node of the device.", null_if="outside nodes"),
+    Column(key="forwards", unit="true/false", meaning="Whether it forwards messages."),
+    Column(key="reduces", unit="true/false", meaning="Whether it reduces in the network."),
+    Column(key="rail", unit="integer", meaning="Rail of the device.", null_if="no rail"),
+)  # fmt: skip
 
 #: Clusters with more GPUs are shown without the table of pairs.
 MAX_PAIRS = 16
@@ -221,29 +232,28 @@ def _device_and_link_lines(machine: Cluster) -> list[str]:
 
 def _document(machine: Cluster) -> dict[str, Any]:
     from trine.cluster.capacity import bisection_bytes_per_s, link_kinds
-    from trine.results.columns import to_row, to_rows
 
-    speeds = "bytes_per_s peak_bytes_per_s latency_ps"
+    speeds = ("bytes_per_s", "peak_bytes_per_s", "latency_ps")
     link_rows = [
         {
             "name": link.name,
             "from": machine.devices[link.source].name,
             "to": machine.devices[link.target].name,
-            **to_row(link, speeds),
+            **to_row(link, *speeds),
             "class": link.link_class,
             "medium": link.medium,
         }
         for link in machine.links
     ]
     kinds_of_links = [
-        {"medium": kind.medium, "class": kind.link_class, **to_row(kind, f"joins count {speeds}")}
+        {"medium": kind.medium, "class": kind.link_class, **to_row(kind, "joins", "count", *speeds)}
         for kind in link_kinds(machine)
     ]
     circuits = None if machine.circuits is None else asdict(machine.circuits)
     return {
-        **to_row(machine, "name evidence library routing fingerprint"),
+        **to_row(machine, "name", "evidence", "library", "routing", "fingerprint"),
         "bisection_bytes_per_s": bisection_bytes_per_s(machine),
-        "devices": to_rows(machine.devices, "name kind gpu node forwards reduces rail"),
+        "devices": DEVICE.rows(machine.devices),
         "links": link_rows,
         "kinds_of_links": kinds_of_links,
         "circuits": circuits,

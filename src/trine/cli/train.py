@@ -21,7 +21,6 @@ from trine.common.plugins import load_target
 from trine.decide.failures import Failures
 from trine.errors import InputError
 from trine.parallel.plan import Plan
-from trine.results.columns import to_row
 from trine.results.text import MAX_LINES
 from trine.training.options import SimulateOptions
 
@@ -371,8 +370,9 @@ class ProfilesAnswer(Section):
 
     def document(self) -> dict[str, object]:
         """Return ``other_profiles``, if any."""
-        rows = [to_row(each, "software step_s change") for each in self._found]
-        return {"other_profiles": rows} if rows else {}
+        from trine.search.other_profiles import PROFILE
+
+        return {"other_profiles": PROFILE.rows(self._found)} if self._found else {}
 
 
 class NeighbourAnswer(Section):

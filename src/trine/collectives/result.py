@@ -16,10 +16,20 @@ from trine.common.evidence import Evidence
 from trine.common.units import format_bandwidth, format_bytes, format_time
 from trine.errors import InputError
 from trine.results.axes import heading, tidy, write_in_full
-from trine.results.columns import Column, Columns, to_row, to_rows
+from trine.results.columns import Column, Columns, to_row
 from trine.results.picture import COLOURS, check_ending, log_scale, subplots
 from trine.results.report import Report, Row, Table
 from trine.results.text import columns, wrapped_at
+
+PART = Columns(
+    Column(
+        key="name", unit="text",
+        meaning="`launch`, `set-up`, `latency`, `bandwidth`, `ramp` or `level`; `all_reduce` alone if it is the "
+                "bound; with `--network`, `launch` and `messages`.",
+    ),
+    Column(key="time_us", unit="us", meaning="Time."),
+    Column(key="why", unit="text", meaning="Explanation of the time."),
+)  # fmt: skip
 
 # Pictures of a collective: time and bus bandwidth over the size (extra ``plot``).
 
@@ -213,10 +223,10 @@ class CollectiveResult(Report):
             "op": self.op,
             "cluster": self.cluster.name,
             "num_ranks": len(self.group),
-            **to_row(self, "num_nodes library"),
+            **to_row(self, "num_nodes", "library"),
             "library_version": self.version,
-            **to_row(self, "launch network"),
-            "rows": to_rows(self.rows, ROW),
+            **to_row(self, "launch", "network"),
+            "rows": ROW.rows(self.rows),
             "links": _link_rows(self)[:MAX_LINKS],
             "links_left_out": max(0, len(self.load) - MAX_LINKS),
             "tiers": _tier_rows(self),
@@ -229,9 +239,9 @@ class CollectiveResult(Report):
             data["explain"] = [
                 {
                     "size_bytes": row.size_bytes,
-                    "parts": to_rows(row.parts, "name time_us why"),
-                    "fastest": to_row(candidates[0], PAIR),
-                    "alternatives": to_rows(candidates, PAIR),
+                    "parts": PART.rows(row.parts),
+                    "fastest": PAIR.row(candidates[0]),
+                    "alternatives": PAIR.rows(candidates),
                 }
                 for row, candidates in zip(self.rows, self.alternatives, strict=True)
             ]
@@ -243,7 +253,7 @@ class CollectiveResult(Report):
 
     def tables(self) -> dict[str, Table]:
         """Return ``rows`` (one per size), ``links`` and ``tiers`` at the last size."""
-        return {"rows": to_rows(self.rows, ROW), "links": _link_rows(self), "tiers": _tier_rows(self)}
+        return {"rows": ROW.rows(self.rows), "links": _link_rows(self), "tiers": _tier_rows(self)}
 
     def pictures(self) -> Mapping[str, Callable[..., Any]]:
         """Return ``sizes``: time and bus bandwidth over the size, with the band."""

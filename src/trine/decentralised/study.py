@@ -33,7 +33,7 @@ from trine.parallel.draws import uniform
 from trine.parallel.plan import Plan
 from trine.parallel.stragglers import Stragglers, scaled_ps
 from trine.results import Result, timeline
-from trine.results.columns import to_row, to_rows
+from trine.results.columns import to_row
 from trine.results.records import record_table
 from trine.results.report import Report, Row, Table, Timeline
 from trine.results.screen import Listing, Screen
@@ -301,10 +301,10 @@ class HopResult(Report):
         numbers, protocol = self.numbers, self.protocol
         return {
             "graph": {"name": self.graph.name, "workers": self.graph.num_workers, "edges": len(self.graph.edges)},
-            "protocol": to_row(protocol, _PROTOCOL),
+            "protocol": to_row(protocol, *_PROTOCOL),
             "cluster": self.cluster.name,
             "cluster_fingerprint": self.cluster.fingerprint,
-            **to_row(self, "network gradient_s apply_s update_bytes end_s iterations_per_s"),
+            **to_row(self, "network", "gradient_s", "apply_s", "update_bytes", "end_s", "iterations_per_s"),
             "shares": self.shares(),
             "staleness": {str(age): count for age, count in numbers.staleness.items()},
             "missed_updates": numbers.num_missed,
@@ -313,7 +313,7 @@ class HopResult(Report):
             "dropped_updates": len(self.run.choices.dropped),
             "sent_bytes": numbers.sent_bytes,
             "workers": self._workers(),
-            "evidence": to_rows(self.evidence, "what kind detail"),
+            "evidence": [to_row(each, "what", "kind", "detail") for each in self.evidence],
             "warnings": list(self.warnings),
             "not_modelled": list(NOT_MODELLED),
             "simulator": {"runs": self.run.num_runs, "events": self.run.records.num_events, "wall_s": self.wall_s},
@@ -416,7 +416,10 @@ class HopResult(Report):
         return Timeline(timeline.packets(graph, record_table(graph, records, reasons), None))
 
 
-_PROTOCOL = "iterations backup staleness max_gap max_skip skip_behind order drop_late"
+#: Options of the protocol in JSON, under their names.
+_PROTOCOL = (
+    "iterations", "backup", "staleness", "max_gap", "max_skip", "skip_behind", "order", "drop_late",
+)  # fmt: skip
 
 
 @named_arguments

@@ -15,10 +15,23 @@ from trine.common.inputs import read_text
 from trine.common.spec import parse_json
 from trine.common.units import MAX_INT64, PS_PER_S, format_time
 from trine.errors import InputError, one_line
-from trine.results.columns import column, to_row, to_rows
+from trine.results.columns import Column, Columns, column, to_row
 from trine.results.report import Report, Row, Table, seconds
 from trine.results.screen import Listing, Screen
 from trine.results.text import aligned, columns, wrapped_at
+
+TERM = Columns(
+    Column(key="term", unit="text", meaning="Term of the time."),
+    Column(key="a_s", unit="s", meaning="Its time in A."),
+    Column(key="b_s", unit="s", meaning="Its time in B."),
+    Column(key="difference_s", unit="s", meaning="B - A."),
+)  # fmt: skip
+
+INPUT = Columns(
+    Column(key="input", unit="text", meaning="Input."),
+    Column(key="a", unit="any", meaning="Its value in A.", null_if="A lacks the input"),
+    Column(key="b", unit="any", meaning="Its value in B.", null_if="B lacks the input"),
+)  # fmt: skip
 
 #: Maximum size of a JSON answer; one of 131,072 GPUs has less than 2 MiB.
 MAX_ANSWER_BYTES = 256 * 2**20
@@ -175,7 +188,7 @@ class Comparison(Report):
     def document(self) -> Row:
         """Return the comparison as plain data (docs/reference/decide-json.md)."""
         first = self.inputs[0].name if self.inputs else None
-        times = to_row(self, "a_s b_s difference_s")
+        times = to_row(self, "a_s", "b_s", "difference_s")
         tokens, steps = self.tokens or (None, None), self.steps_ps or (None, None)
         facts: Row = {}
         for letter, number, ps, verdict in zip("ab", tokens, steps, self.verdicts, strict=True):
@@ -186,7 +199,7 @@ class Comparison(Report):
 
     def tables(self) -> dict[str, Table]:
         """Return ``terms``, ``inputs`` and ``sizes``."""
-        terms, inputs = to_rows(self.terms, "term a_s b_s difference_s"), to_rows(self.inputs, "input a b")
+        terms, inputs = TERM.rows(self.terms), INPUT.rows(self.inputs)
         return {"terms": terms, "inputs": inputs, "sizes": list(self.sizes)}
 
 

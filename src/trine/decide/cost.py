@@ -199,8 +199,8 @@ class RunCost:
             for key in ("days", "gpu_hours", "usd", "kwh", "expected_days", "expected_gpu_hours", "expected_usd")
             for ending, end in (("", "value"), ("_low", "low"), ("_high", "high"))
         }
-        prices = to_row(self, "usd_per_gpu_hour price_source")
-        return {**to_row(self, "tokens steps num_gpus"), **amounts, **prices, "goodput": self.goodput.document(),
+        prices = to_row(self, "usd_per_gpu_hour", "price_source")
+        return {**to_row(self, "tokens", "steps", "num_gpus"), **amounts, **prices, "goodput": self.goodput.document(),
                 "left_out": LEFT_OUT}  # fmt: skip
 
 

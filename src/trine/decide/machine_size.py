@@ -110,7 +110,7 @@ class MachineSize:
         mfu = None if layout is None else layout.mfu
         cost_row = None if cost is None else cost.document()
         return {
-            **to_row(self, "cluster gpu"), "gpus": self.num_gpus or None, "global_batch": self.global_batch or None,
+            **to_row(self, "cluster", "gpu"), "gpus": self.num_gpus or None, "global_batch": self.global_batch or None,
             "problem": self.problem or None, "unused": self.unused or None, "late": self.late or None,
             "tried": list(self.tried), "layout": facts,
             "step_time_s": step_time,

@@ -220,7 +220,7 @@ class Sensitivity(Report):
     def _row(self, effect: Effect) -> Row:
         swing_ps, step_ps = effect.swing_ps(self.base.step_time_ps), self.base.step_time_ps
         return {
-            "input": effect.input.name, **to_row(effect.input, "value low high"),
+            "input": effect.input.name, **to_row(effect.input, "value", "low", "high"),
             "step_at_low_s": seconds(effect.low_ps), "step_at_high_s": seconds(effect.high_ps),
             "effect_s": seconds(swing_ps), "effect_share": swing_ps / step_ps if step_ps else 0.0,
             "source": effect.input.source,

@@ -158,8 +158,8 @@ class SizeAnswer(Report):
 
     def document(self) -> Row:
         """Return the sizing as plain data (docs/reference/decide-json.md)."""
-        keys = "model tokens days budget_usd global_batch sequence price_source"
-        return {**to_row(self, keys), "unfinished": list(self.unfinished), **self.tables()}
+        question = to_row(self, "model", "tokens", "days", "budget_usd", "global_batch", "sequence", "price_source")
+        return {**question, "unfinished": list(self.unfinished), **self.tables()}
 
     def record(self) -> Row:
         """Return the first machine as a flat row: its GPUs, layout, and cost, whose days are ``run_days``.

@@ -25,7 +25,7 @@ from trine.common.units import format_bytes
 from trine.compute.tables.files import FOLDER, known_tables, read_arrays
 from trine.compute.tables.fp32_files import NEUSIGHT
 from trine.errors import InputError, as_known, nearest
-from trine.results.columns import to_rows
+from trine.results.columns import Column, Columns
 from trine.results.headline import BANDS
 from trine.results.report import Report, Row, Table
 from trine.results.screen import Listing, Screen
@@ -34,6 +34,21 @@ from trine.software import known_software, load_software
 from trine.workload.architecture.counts import ModelCounts, counts_of
 from trine.workload.synthesis.model_files import known_models, load_model
 from trine.workload.synthesis.spec import Transformer
+
+ENTRY = Columns(
+    Column(key="kind", unit="text", meaning="`models`, `gpus`, `clusters`, `software` or `precisions`."),
+    Column(key="name", unit="text", meaning="Name."),
+    Column(key="facts", unit="text", meaning="Main facts."),
+    Column(key="evidence", unit="text", meaning="Evidence of the numbers that decide its times."),
+    Column(key="rows", unit="integer", meaning="Published measurements that trine compares with predictions."),
+    Column(key="words", unit="text", meaning="Measurements, and the basis of other numbers."),
+)  # fmt: skip
+
+MODULE = Columns(
+    Column(key="module", unit="text", meaning="Name of the kind."),
+    Column(key="parameters", unit="integer", meaning="Its parameters."),
+    Column(key="active", unit="integer", meaning="Parameters of it that one token uses."),
+)  # fmt: skip
 
 _MEASURED = PRESETS / "measured"
 #: Kinds of things, in the order of the answer.
@@ -130,9 +145,8 @@ class Support(Report):
 
     def tables(self) -> dict[str, Table]:
         """Return ``entries`` and ``modules``."""
-        return {
-            "entries": to_rows(self.entries), "modules": [] if self.counts is None else to_rows(self.counts.modules),
-        }  # fmt: skip
+        modules = [] if self.counts is None else MODULE.rows(self.counts.modules)
+        return {"entries": ENTRY.rows(self.entries), "modules": modules}
 
 
 @named_arguments

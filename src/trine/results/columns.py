@@ -1,7 +1,7 @@
 """Rows of JSON and tables from objects: each column is an attribute, under its JSON key.
 
 A table of an answer is a :class:`Columns`: it declares each :class:`Column` once, with key, unit and meaning, and
-``tools/json_reference.py`` writes the reference of the JSON keys from it. Objects of a few keys name them in a text.
+``tools/json_reference.py`` writes the reference of the JSON keys from it. :func:`to_row` serves objects of a few keys.
 
 Keys that end in a unit (``time_s``, ``time_us``, ``busbw_GBps``) convert attributes in trine's own unit (``time_ps``,
 ``busbw_bytes_per_s``). A field declares a different key, or a value shown as None, with :func:`column`.
@@ -18,6 +18,8 @@ from typing import Any
 from trine.common.units import PS_PER_S
 
 Row = dict[str, object]
+#: Of each column: key, getter of its value, divisor to the key's unit (0: same unit), and a value that means None.
+Getters = tuple[tuple[str, Callable[[Any], object], int, object], ...]
 
 #: Ending of a key, ending of the attribute with its value, and the divisor between their units.
 _UNITS = (("_s", "_ps", PS_PER_S), ("_us", "_ps", 10**6), ("_GBps", "_bytes_per_s", 10**9))
@@ -46,15 +48,24 @@ class Columns:
 
     def __init__(self, *columns: Column) -> None:
         self.columns = columns
-        self._of: dict[type[Any], tuple[tuple[str, Callable[[Any], object], int, object], ...]] = {}
+        self._of: dict[type[Any], Getters] = {}
 
     def __iter__(self) -> Iterator[Column]:
         return iter(self.columns)
 
-    def of(self, kind: type[Any]) -> tuple[tuple[str, Callable[[Any], object], int, object], ...]:
-        """Return each column for objects of a class: key, getter, divisor (0: same unit), value that means None."""
+    def row(self, thing: Any) -> Row:
+        """Return the columns of an object under their keys. Raises AttributeError if it lacks one."""
+        kind: Any = type(thing)
+        return _row(thing, self._getters_of(kind))
+
+    def rows(self, things: Iterable[Any]) -> list[Row]:
+        """Return :meth:`row` of each object."""
+        return [self.row(thing) for thing in things]
+
+    def _getters_of(self, kind: type[Any]) -> Getters:
+        """Return the getters of the columns for objects of a class."""
         if kind not in self._of:
-            keys = " ".join(column.key for column in self.columns)
+            keys = tuple(column.key for column in self.columns)
             found = []
             for column, (key, name, divisor, none) in zip(self.columns, _columns(kind, keys), strict=True):
                 if column.attribute:
@@ -70,45 +81,43 @@ def column(key: str = "", *, none: object = None) -> Mapping[str, object]:
     return {"key": key, "none": none}
 
 
-def to_row(thing: Any, keys: str | Columns = "") -> Row:
-    """Return the attributes of ``thing`` with these keys, separated by spaces; by default all fields of a dataclass.
+def to_row(thing: Any, *keys: str) -> Row:
+    """Return the attributes of ``thing`` with these keys; without keys, all fields of a dataclass.
 
     Tuples become lists. Raises AttributeError for an unknown key.
     """
-    row: Row = {}
     kind: Any = type(thing)  # mypy rejects type[Any] as a cache key
-    for key, value_of, divisor, absent in keys.of(kind) if isinstance(keys, Columns) else _getters(kind, keys):
+    return _row(thing, _getters(kind, keys))
+
+
+def _row(thing: Any, getters: Getters) -> Row:
+    row: Row = {}
+    for key, value_of, divisor, absent in getters:
         value: Any = value_of(thing)
         if value is None or (absent is not None and value == absent):
             row[key] = None
+        elif divisor:
+            row[key] = value / divisor
+        elif type(value) is tuple:
+            row[key] = list(value)
         else:
-            if divisor:
-                row[key] = value / divisor
-            elif type(value) is tuple:
-                row[key] = list(value)
-            else:
-                row[key] = value
+            row[key] = value
     return row
 
 
-def to_rows(things: Iterable[Any], keys: str | Columns = "") -> list[Row]:
-    """Return :func:`to_row` of each object."""
-    return [to_row(thing, keys) for thing in things]
-
-
 @cache
-def _getters(kind: type[Any], keys: str) -> tuple[tuple[str, Callable[[Any], object], int, object], ...]:
+def _getters(kind: type[Any], keys: tuple[str, ...]) -> Getters:
     return tuple((key, attrgetter(name), divisor, none) for key, name, divisor, none in _columns(kind, keys))
 
 
-def _columns(kind: type[Any], keys: str) -> tuple[tuple[str, str, int, object], ...]:
+def _columns(kind: type[Any], keys: tuple[str, ...]) -> tuple[tuple[str, str, int, object], ...]:
     """Return each column of a class: key, attribute, divisor (0: same unit), and a value that means None."""
     if is_dataclass(kind):
         declared = {each.name: each.metadata for each in fields(kind)}
     else:
         declared = {}
     renamed = {str(data["key"]): name for name, data in declared.items() if data.get("key")}
-    chosen_keys = keys.split() or [str(data.get("key") or _in_seconds(name)) for name, data in declared.items()]
+    chosen_keys = list(keys) or [str(data.get("key") or _in_seconds(name)) for name, data in declared.items()]
     columns = []
     for key in chosen_keys:
         name, divisor = renamed.get(key, key), 0

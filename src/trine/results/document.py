@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from trine.results import headline
-from trine.results.columns import to_row, to_rows
+from trine.results.columns import to_row
 from trine.results.repeats import RepeatedSteps, Repeats
 from trine.results.report import Row, Table, evidence_rows, seconds
 from trine.results.run import TaskRun
-from trine.results.step_columns import COLLECTIVE, ENERGY, HOST, LINK, MEMORY
+from trine.results.step_columns import COLLECTIVE, ENERGY, FOLD_STAGE, HOST, LINK, MEMORY
 from trine.results.waits import RANK_REASONS
 
 
@@ -18,17 +18,17 @@ def document(result: TaskRun) -> Row:
     repeated_steps = (
         {} if result.repeated_steps is None else {"repeated_steps": repeated_steps_row(result.repeated_steps)}
     )
-    host_memory = None if result.host_memory is None else to_row(result.host_memory, HOST)
-    energy = None if result.energy is None else to_row(result.energy, ENERGY)
+    host_memory = None if result.host_memory is None else HOST.row(result.host_memory)
+    energy = None if result.energy is None else ENERGY.row(result.energy)
     critical_path = {f"{_key(name)}_s": seconds(ps) for name, ps in result.critical_path_times.items()}
     return {
         **_step_numbers(result),
         "terms": _terms(result),
-        "collectives": to_rows(result.collectives, COLLECTIVE),
+        "collectives": COLLECTIVE.rows(result.collectives),
         "evidence": evidence_rows(result.evidence),
         "warnings": list(result.warnings),
         "not_modelled": list(result.not_modelled),
-        "simulator": {**to_row(result.simulator), **to_row(result.records, "engine network")},
+        "simulator": {**to_row(result.simulator), **to_row(result.records, "engine", "network")},
         "plan": dict(result.plan),
         "inputs": dict(result.inputs),
         "step_ends_s": ends,
@@ -37,7 +37,7 @@ def document(result: TaskRun) -> Row:
         **repeated_steps,
         "ranks": rank_rows(result),
         **_shares(result),
-        "links": to_rows(result.links, LINK),
+        "links": LINK.rows(result.links),
         "memory": memory_rows(result),
         "host_memory": host_memory,
         "energy": energy,
@@ -58,7 +58,9 @@ def _step_numbers(result: TaskRun) -> Row:
     return {
         "step_time_s": result.step_time_s,
         **headline.numbers(result),
-        **to_row(result, "compute_s communication_s exposed_communication_s bubble_s idle_s slowest_rank"),
+        **to_row(
+            result, "compute_s", "communication_s", "exposed_communication_s", "bubble_s", "idle_s", "slowest_rank"
+        ),
         "memory_peak_bytes": result.memory_peak_bytes,
         "memory_rank": result.fullest_rank if result.memory_uses else None,
         "memory_verdict": result.memory_verdict,
@@ -84,8 +86,8 @@ def tables(result: TaskRun) -> dict[str, Table]:
     tables_by_name: dict[str, Table] = {
         "ranks": rank_rows(result),
         **_shares(result),
-        "collectives": to_rows(result.collectives, COLLECTIVE),
-        "links": to_rows(result.links, LINK),
+        "collectives": COLLECTIVE.rows(result.collectives),
+        "links": LINK.rows(result.links),
         "memory": [_with_categories(row) for row in memory_rows(result)],
         "headline": headline.rows(result),
         "records": result.record_table,
@@ -138,7 +140,7 @@ def folding_row(result: TaskRun) -> Row | None:
         "ranks": scope.num_ranks,
         "ranks_shown": len(scope.ranks),
         "classes": classes,
-        "stages": to_rows(scope.stages, "begins_s ranks classes link_classes tasks events"),
+        "stages": FOLD_STAGE.rows(scope.stages),
         "notes": list(scope.notes),
         **estimate,
     }
@@ -183,7 +185,7 @@ def _shares(result: TaskRun) -> dict[str, Table]:
     rows_by_label: dict[str, Table] = {}
     for label, shares_by_name in shares:
         rows_by_label[f"{label}s"] = [
-            {label: each.name, **to_row(each, "compute_s communication_s")} for each in shares_by_name
+            {label: each.name, **to_row(each, "compute_s", "communication_s")} for each in shares_by_name
         ]
     return rows_by_label
 
@@ -198,7 +200,7 @@ def memory_rows(result: TaskRun) -> list[Row]:
             "peak_at_s": seconds(peak.time_ps),
             "by_category_bytes": peak.by_category,
             "capacity_bytes": capacities[row] or None,
-            **to_row(use, MEMORY),
+            **MEMORY.row(use),
         }
         for row, (rank, peak, use) in enumerate(
             zip(result.shown_ranks, result.memory_peaks, result.memory_uses, strict=False)

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from trine.results.columns import Column, Columns
 
+FOLD_STAGE = Columns(
+    Column(key="begins_s", unit="s", meaning="Start."),
+    Column(key="ranks", unit="integer", meaning="Ranks with work left."),
+    Column(key="classes", unit="integer", meaning="Classes of ranks."),
+    Column(key="link_classes", unit="integer", meaning="Classes of links."),
+    Column(key="tasks", unit="integer", meaning="Simulated tasks."),
+    Column(key="events", unit="integer", meaning="Simulated events."),
+)  # fmt: skip
+
 COLLECTIVE = Columns(
     Column(
         key="kind", unit="text",

@@ -12,7 +12,7 @@ from trine.common.inputs import read_text
 from trine.common.spec import parse_json
 from trine.common.units import format_time
 from trine.errors import InputError, TraceError
-from trine.results.columns import to_rows
+from trine.results.columns import to_row
 from trine.results.report import Report, Row, Table, seconds
 from trine.results.screen import Listing, Screen
 from trine.results.text import columns
@@ -145,9 +145,9 @@ class MeasuredComparison(Report):
 
     def tables(self) -> dict[str, Table]:
         """Return ``terms``."""
-        rows = to_rows(self.differences.effects, "kind ranks operator")
-        for row, effect in zip(rows, self.differences.effects, strict=True):
-            row["effect_s"] = seconds(effect.ps)
+        rows: list[Row] = []
+        for effect in self.differences.effects:
+            rows.append({**to_row(effect, "kind", "ranks", "operator"), "effect_s": seconds(effect.ps)})
         return {"terms": rows}
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from trine.common.evidence import Evidence
 from trine.common.units import format_time
-from trine.results.columns import to_row, to_rows
+from trine.results.columns import Column, Columns, to_row
 from trine.results.report import Report, Row, Table, seconds
 from trine.results.screen import Listing, Screen
 from trine.results.text import columns
@@ -18,6 +18,19 @@ from trine.runs.waits import RankWaits
 
 if TYPE_CHECKING:
     from trine.report.run_blocks import RunBlocks
+
+CAUSE = Columns(
+    Column(key="kind", unit="text", meaning="`straggler`, `late CPU launch`, `slow link` or `imbalance`."),
+    Column(key="ranks", unit="list of integer", meaning="Ranks that the others wait for; empty for all ranks."),
+    Column(key="operator", unit="text", meaning="Operator or collective that loses most."),
+    Column(
+        key="slowdown", unit="number",
+        meaning="Time of the kernels, launches, transfers or work against the reference; of the launches of all "
+                "ranks, their time as a share of the step.",
+    ),
+    Column(key="gain_s", unit="s", meaning="Time per step that the removal saves."),
+    Column(key="share", unit="number", meaning="That time as a share of the step."),
+)  # fmt: skip
 
 _MAX_RANKS_NAMED = 8
 _MAX_ROWS = 10
@@ -138,11 +151,11 @@ class RunCheck(Report):
 
     def tables(self) -> dict[str, Table]:
         """Return ``causes`` and ``ranks``."""
-        causes = to_rows(self.causes, "kind ranks operator slowdown gain_s share")
+        causes = CAUSE.rows(self.causes)
         ranks = []
         for row, trace, offset_ps in zip(self.waits, self.run.ranks, self.run.offsets_ps, strict=True):
             ranks.append({
-                **to_row(row, "rank compute_s transfer_s waiting_s waited_for_s times_last"),
+                **to_row(row, "rank", "compute_s", "transfer_s", "waiting_s", "waited_for_s", "times_last"),
                 "clock_offset_s": seconds(offset_ps), "file": trace.file,
             })  # fmt: skip
         return {"causes": causes, "ranks": ranks}

@@ -20,6 +20,7 @@ from trine.errors import InputError
 from trine.graph.program import COMPUTE_STREAM, Compute, Phase
 from trine.graph.workload import FORWARD
 from trine.parallel.plan import DEFAULT_BUCKETS
+from trine.results.columns import Column, Columns
 from trine.software.profile import Software, load_software, usual_software
 
 if TYPE_CHECKING:
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
     from trine.results import Result
     from trine.training.options import SimulateOptions
     from trine.training.setup import Setup
+
+PROFILE = Columns(
+    Column(key="software", unit="text", meaning="Profile."),
+    Column(key="step_s", unit="s", meaning="Estimated step."),
+    Column(key="change", unit="number", meaning="Estimated step / step - 1."),
+)  # fmt: skip
 
 #: Smaller differences are not reported.
 MIN_DIFFERENCE = 0.05

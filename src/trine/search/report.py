@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from trine.common.evidence import Evidence
 from trine.common.units import format_bytes, format_time
 from trine.parallel.plan import Plan
-from trine.results.columns import to_row
 from trine.results.headline import mfu_words
 from trine.results.published_mfu import mfu_warning
 from trine.results.report import Report, Row, Table, seconds
@@ -350,7 +349,7 @@ def _cells(name: str, each: Ranked, is_short: bool = False) -> tuple[str, ...]:
 
 
 def _row(number: int, each: Ranked) -> Row:
-    return to_row(LayoutRow(number, each), LAYOUT)
+    return LAYOUT.row(LayoutRow(number, each))
 
 
 def _terms(outcome: Outcome) -> list[tuple[str, int]]:

@@ -16,7 +16,7 @@ from trine.graph.grid import RankGrid
 from trine.graph.memory import MEMORY_CATEGORIES
 from trine.graph.program import Job, Label, MemoryChange, Phase, RankProgram
 from trine.parallel.plan import Plan
-from trine.results.columns import column, to_row, to_rows
+from trine.results.columns import Column, Columns, column, to_row
 from trine.results.memory import MemoryFacts, MemoryUse, least_headroom
 from trine.results.report import Row
 from trine.results.snapshot import SnapshotChange, snapshot
@@ -30,6 +30,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trine.graph.workload import Workload
+
+HELD = Columns(
+    Column(key="module", unit="text", meaning="Module; `layers.*.mlp` stands for `count` modules."),
+    Column(key="category", unit="text", meaning="Kind of memory, such as `activations`."),
+    Column(key="bytes", unit="bytes", meaning="Size."),
+    Column(key="since", unit="text", meaning="Pass that allocated it."),
+    Column(key="count", unit="integer", meaning="Modules that the row stands for."),
+)  # fmt: skip
 
 #: Number of modules listed; the remaining ones share one row.
 SHOWN_MODULES = 12
@@ -110,15 +118,15 @@ class MemoryExplained:
             verdict = option.use.verdict if option.use else None
             option_rows.append(
                 {
-                    **to_row(option, "option num_ranks why_not"),
+                    **to_row(option, "option", "num_ranks", "why_not"),
                     "needed_bytes": needed,
                     "verdict": verdict,
                 }
             )
         return {
-            **to_row(self, "stage ranks at"),
-            **to_row(self.use, "allocated_bytes needed_bytes"),
-            "held": to_rows(self.held),
+            **to_row(self, "stage", "ranks", "at"),
+            **to_row(self.use, "allocated_bytes", "needed_bytes"),
+            "held": HELD.rows(self.held),
             "phases": dict(self.phases),
             "options": option_rows,
         }  # fmt: skip

@@ -28,11 +28,20 @@ from trine.parallel.build import build_job
 from trine.parallel.contention import under_pressure
 from trine.parallel.instantiate import instantiate
 from trine.parallel.plan import Plan
-from trine.results.columns import to_row, to_rows
+from trine.results.columns import Column, Columns, to_row
 from trine.results.report import Report, Row
 from trine.results.text import columns, wrapped_at
 from trine.training.options import SimulateOptions
 from trine.training.setup import Setup, costs_on, placement_of, setup_of
+
+JOB = Columns(
+    Column(key="name", unit="text", meaning="Job; the first is the job itself."),
+    Column(key="steps", unit="integer", meaning="Its steps in the shared run."),
+    Column(key="slowdown", unit="number", meaning="Shared / alone."),
+    Column(key="gpus", unit="list of integers", meaning="Positions of its GPUs."),
+    Column(key="alone_s", unit="s", meaning="Time of all its steps alone."),
+    Column(key="shared_s", unit="s", meaning="Time of all its steps beside the other job."),
+)  # fmt: skip
 
 #: Each job repeats its step at most this many times.
 MAX_STEPS = 8
@@ -110,8 +119,8 @@ class SharedRun(Report):
 
     def document(self) -> Row:
         """Return plain data, as documented in docs/reference/json-keys.csv."""
-        jobs = to_rows(self.jobs, "name steps slowdown gpus alone_s shared_s")
-        return {"jobs": jobs, **to_row(self, "flows num_shared_links")}
+        jobs = JOB.rows(self.jobs)
+        return {"jobs": jobs, **to_row(self, "flows", "num_shared_links")}
 
 
 def read_neighbour(path: str | os.PathLike[str]) -> NeighbourFile:

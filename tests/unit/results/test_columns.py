@@ -6,11 +6,21 @@ from typing import NamedTuple
 import pytest
 from json_keys import declared_rows
 
-from trine.collectives.result import PAIR, ROW
+from trine.check.two_runs import SIZE
+from trine.cli.cluster import DEVICE
+from trine.collectives.result import PAIR, PART, ROW
+from trine.decide.compare import INPUT, TERM
+from trine.decide.support import ENTRY, MODULE
+from trine.gpu.collective import result as load_store_result
+from trine.gpu.detail.detail import PEER, WAY
 from trine.gpu.results import load_store_columns
-from trine.results.columns import Column, Columns, column, to_row, to_rows
-from trine.results.step_columns import COLLECTIVE, ENERGY, HOST, LINK, MEMORY
+from trine.results.columns import Column, Columns, column, to_row
+from trine.results.step_columns import COLLECTIVE, ENERGY, FOLD_STAGE, HOST, LINK, MEMORY
+from trine.runs.result import CAUSE
 from trine.search.layout_row import LAYOUT
+from trine.search.other_profiles import PROFILE
+from trine.training.explained import HELD
+from trine.training.neighbour import JOB
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +49,13 @@ def test_all_fields_in_order_with_times_in_seconds():
 
 
 def test_chosen_keys_in_their_order_with_units_properties_and_absent_values():
-    found = to_row(Use(3, 4, 2_000_000, "a"), "name start_us mean_s rate_GBps rank")
+    found = to_row(Use(3, 4, 2_000_000, "a"), "name", "start_us", "mean_s", "rate_GBps", "rank")
     assert list(found.items()) == [("name", "a"), ("start_us", 2.0), ("mean_s", 1e-6), ("rate_GBps", 5.0), ("rank", 3)]
-    assert to_row(Use(3, 4, -1), "start_s name") == {"start_s": None, "name": None}
+    assert to_row(Use(3, 4, -1), "start_s", "name") == {"start_s": None, "name": None}
 
 
 def test_objects_without_fields_and_unknown_keys():
-    assert to_rows([Pair(10**12, 2.5), Pair(0, 0.0)], "time_s wall_s") == [
-        {"time_s": 1.0, "wall_s": 2.5}, {"time_s": 0.0, "wall_s": 0.0},
-    ]  # fmt: skip
+    assert to_row(Pair(10**12, 2.5), "time_s", "wall_s") == {"time_s": 1.0, "wall_s": 2.5}
     with pytest.raises(AttributeError):
         to_row(Pair(1, 2.0), "end_s")
 
@@ -70,10 +78,10 @@ TABLE = Columns(
 
 
 def test_declared_columns_follow_paths_and_convert_units():
-    assert list(to_row(Place(Use(3, 4, 2 * 10**12, "a")), TABLE).items()) == [
+    assert list(TABLE.row(Place(Use(3, 4, 2 * 10**12, "a"))).items()) == [
         ("number", 7), ("begin_s", 2.0), ("rate_GBps", 5.0), ("mean_us", 10**6), ("label", "a"),
     ]  # fmt: skip
-    row = to_row(Place(Use(3, 4, -1)), TABLE)
+    row = TABLE.row(Place(Use(3, 4, -1)))
     assert row["begin_s"] is None
     assert row["label"] is None
 
@@ -86,11 +94,15 @@ def test_the_reference_of_declared_columns_shares_lines_of_one_meaning():
     assert rows[3].unit == "text"
 
 
-STEP = (COLLECTIVE, LINK, MEMORY, HOST, ENERGY)
+STEP = (COLLECTIVE, LINK, MEMORY, HOST, ENERGY, FOLD_STAGE, JOB, HELD, PROFILE)
 LOAD_STORE = [getattr(load_store_columns, name) for name in ("KIND", "LINK", "OPERATION", "USE", "REQUEST")]
 
 
-@pytest.mark.parametrize("table", [TABLE, *STEP, ROW, PAIR, LAYOUT, *LOAD_STORE])
+DECISIONS = (LAYOUT, TERM, INPUT, ENTRY, MODULE)
+OTHERS = (ROW, PAIR, PART, SIZE, CAUSE, DEVICE, PEER, WAY, load_store_result.PART, load_store_result.LEVEL)
+
+
+@pytest.mark.parametrize("table", [TABLE, *STEP, *DECISIONS, *OTHERS, *LOAD_STORE])
 def test_declared_columns_are_complete(table):
     keys = [each.key for each in table]
     assert len(keys) == len(set(keys)) > 2

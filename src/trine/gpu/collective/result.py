@@ -21,8 +21,30 @@ from trine.gpu.model import GpuModel
 from trine.gpu.results.result import GpuResult
 from trine.gpu.results.summary import use_vendor_terms
 from trine.results import text
-from trine.results.columns import to_row, to_rows
+from trine.results.columns import Column, Columns, to_row
 from trine.results.report import Report, Row, Table, Timeline
+
+PART = Columns(
+    Column(
+        key="name", unit="text",
+        meaning="`launch`, `latency`, `links`, `overlap`, `requests`, `CUs` or `inside` "
+                "([meaning](../guides/levels.md#compare-the-two)).",
+    ),
+    Column(key="operator_us", unit="us", meaning="Time at the operator level.", null_if="the level lacks this part"),
+    Column(
+        key="loadstore_us", unit="us", null_if="the level lacks this part",
+        meaning="Time at the load-store level.",
+    ),
+    Column(key="operator_why", unit="text", meaning="Explanation of the operator level's time."),
+    Column(key="loadstore_why", unit="text", meaning="Explanation of the load-store level's time."),
+)  # fmt: skip
+
+LEVEL = Columns(
+    Column(key="time_us", unit="us", meaning="Time."),
+    Column(key="algorithm", unit="text", meaning="Algorithm."),
+    Column(key="protocol", unit="text", meaning="Protocol."),
+    Column(key="evidence", unit="text", meaning="Evidence."),
+)  # fmt: skip
 
 #: Minimum width of a program's name, and maximum width of an algorithm's.
 _PROGRAM, _NAME = 18, 15
@@ -39,9 +61,6 @@ WORDS = {
 
 #: Part of the operator level's formula only: steps and bytes that delay each other, and times that never fall.
 OVERLAP = "overlap"
-#: Keys of the JSON of a time, and of a part of it at both levels.
-_TIME_COLUMNS = "time_us algorithm protocol evidence"
-_PART_COLUMNS = "name operator_us loadstore_us operator_why loadstore_why"
 #: All parts, in display order.
 PARTS = (LAUNCH, LATENCY, LINKS, OVERLAP, REQUESTS, CUS, INSIDE)
 
@@ -196,15 +215,15 @@ def _choices(answer: LoadStoreCollectiveResult) -> list[str]:
 
 def row_json(row: LoadStoreRow) -> Row:
     """Return one row: times in us, bandwidths in GB/s (decimal), as in ``trine collective``."""
-    rates = to_row(row.time, "algbw_GBps busbw_GBps")
+    rates = to_row(row.time, "algbw_GBps", "busbw_GBps")
     bus_rates = rates if row.finished else dict.fromkeys(rates)
     tried = []
     for name, ps in row.tried:
         tried.append({"algorithm": name, "time_us": None if ps is None else ps / 1e6})
     return {
-        **to_row(row.time, "size_bytes time_us"),
+        **to_row(row.time, "size_bytes", "time_us"),
         **bus_rates,
-        **to_row(row.time, "algorithm protocol"),
+        **to_row(row.time, "algorithm", "protocol"),
         "workgroups": row.time.channels,
         "evidence": row.time.evidence,
         "finished": row.finished,
@@ -300,19 +319,17 @@ class FidelityResult(_GroupReport):
         sizes = []
         for one in self._rows():
             sizes.append({key: value for key, value in one.items() if key != "parts"})
-        parts = [
-            {"size_bytes": one.size_bytes, **to_row(part, _PART_COLUMNS)} for one in self.rows for part in one.parts
-        ]
+        parts = [{"size_bytes": one.size_bytes, **PART.row(part)} for one in self.rows for part in one.parts]
         return {"rows": sizes, "parts": parts}
 
     def _rows(self) -> list[Row]:
         return [
             {
                 "size_bytes": one.size_bytes,
-                "operator": to_row(one.operator, _TIME_COLUMNS),
-                "loadstore": to_row(one.loadstore, _TIME_COLUMNS),
-                **to_row(one, "ratio finished"),
-                "parts": to_rows(one.parts, _PART_COLUMNS),
+                "operator": LEVEL.row(one.operator),
+                "loadstore": LEVEL.row(one.loadstore),
+                **to_row(one, "ratio", "finished"),
+                "parts": PART.rows(one.parts),
             }
             for one in self.rows
         ]

@@ -33,12 +33,38 @@ from trine.graph.grid import RankGrid
 from trine.graph.workload import Workload
 from trine.parallel.plan import Plan
 from trine.results import Result
-from trine.results.columns import to_row, to_rows
+from trine.results.columns import Column, Columns, to_row
 from trine.results.report import Report, Row, Table, Timeline, seconds
 from trine.results.text import aligned, wrapped
 from trine.training.options import SimulateOptions, observed
 from trine.training.run import simulate
 from trine.training.setup import Setup, setup_of
+
+PEER = Columns(
+    Column(key="rank", unit="integer", meaning="Rank of the job."),
+    Column(key="start_s", unit="s", meaning="Arrival."),
+    Column(
+        key="waits_ended_s", unit="s",
+        meaning="Part of a wavefront's mean wait at acquires that this peer's flag ended. For the rank itself: waits "
+                "without a write of a peer.",
+    ),
+    Column(key="first_write_s", unit="s", meaning="First store or flag out of the port.", null_if="no such write"),
+    Column(key="last_write_s", unit="s", meaning="Last store or flag out of the port.", null_if="no such write"),
+    Column(key="writes", unit="integer", meaning="Stores and flags that arrived."),
+    Column(key="flags", unit="integer", meaning="Flags among them."),
+    Column(key="loads", unit="integer", meaning="Loads that arrived."),
+)  # fmt: skip
+
+WAY = Columns(
+    Column(key="sync", unit="text", meaning="`spin`, `mwait`, `sleep` or `answered`."),
+    Column(key="time_s", unit="s", meaning="From the rank's arrival to the end of its kernel."),
+    Column(key="flag_reads", unit="integer", meaning="Acquires and flagged loads; each repetition counts."),
+    Column(key="wait_s", unit="s", meaning="Mean over the wavefronts that acquire.", null_if="no wavefront acquires"),
+    Column(key="wait_total_s", unit="s", meaning="Sum over all wavefronts."),
+    Column(key="wakeups", unit="integer", meaning="[Counts of the monitor](eidolon-json.md)."),
+    Column(key="spurious_wakeups", unit="integer", meaning="[Counts of the monitor](eidolon-json.md)."),
+    Column(key="monitor_full", unit="integer", meaning="[Counts of the monitor](eidolon-json.md)."),
+)  # fmt: skip
 
 #: Not part of the detail: the kernel is alone on its GPU, its links and its ranks.
 NOT_MODELLED = "other kernels of the rank that run meanwhile, and what else crosses the links"
@@ -250,7 +276,7 @@ class KernelDetail(Report):
                 "after_last_start_s": seconds(self.operator_after_last_ps),
             },
             "loadstore": {
-                **to_row(self, "algorithm protocol time_s"), "after_last_start_s": seconds(self.after_last_ps),
+                **to_row(self, "algorithm", "protocol", "time_s"), "after_last_start_s": seconds(self.after_last_ps),
             },
             **self._rows(),
             "kernel": self.kernel.document(),
@@ -262,7 +288,7 @@ class KernelDetail(Report):
         return {**self._rows(), **self.kernel.tables()}
 
     def _rows(self) -> dict[str, Table]:
-        return {"peers": to_rows(self.peers), "ways": to_rows(self.waits)}
+        return {"peers": PEER.rows(self.peers), "ways": WAY.rows(self.waits)}
 
     def timeline(self) -> Timeline | None:
         """Return the work of the rank's workgroups, and the writes of its peers meanwhile."""

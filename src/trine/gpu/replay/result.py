@@ -26,7 +26,7 @@ from trine.gpu.results.result import GpuResult
 from trine.gpu.results.run import percentages, state_times
 from trine.gpu.results.summary import state_listing, use_vendor_terms
 from trine.gpu.run import GpuRun
-from trine.results.columns import to_row, to_rows
+from trine.results.columns import to_row
 from trine.results.report import Report, Row, Table, Timeline, evidence_rows, seconds
 from trine.results.screen import Screen
 from trine.results.text import wrapped
@@ -247,8 +247,8 @@ class EidolonResult(Report):
             "inside": {
                 "gpu": gpu_document.gpu_rows(inside)[0],
                 "bottleneck": to_row(inside.bottleneck),
-                "resource_kinds": to_rows(inside.kinds, KIND),
-                "links": to_rows(inside.links, LINK),
+                "resource_kinds": KIND.rows(inside.kinds),
+                "links": LINK.rows(inside.links),
             },
             "evidence": evidence_rows(self.evidence),
             "not_modelled": list(self.not_modelled),
@@ -266,11 +266,13 @@ class EidolonResult(Report):
     def numbers(self) -> Row:
         """Return time, reads, writes and waits by JSON key."""
         return {
-            **to_row(self, "time_s flag_reads non_flag_reads"),
+            **to_row(self, "time_s", "flag_reads", "non_flag_reads"),
             "non_flag_reads_expected": self.work.non_flag_reads,
-            **to_row(self, "writes_delivered writes_late wait_s wait_total_s waiting_wavefronts waits_from_s"),
-            **to_row(self.inside.gpus[0], "wakeups spurious_wakeups monitor_full"),
-            **to_row(self, "polling_interval_s spin_reads_per_s"),
+            **to_row(
+                self, "writes_delivered", "writes_late", "wait_s", "wait_total_s", "waiting_wavefronts", "waits_from_s"
+            ),
+            **to_row(self.inside.gpus[0], "wakeups", "spurious_wakeups", "monitor_full"),
+            **to_row(self, "polling_interval_s", "spin_reads_per_s"),
         }
 
     def tables(self) -> dict[str, Table]:
@@ -403,7 +405,7 @@ def _options(result: EidolonResult) -> Row:
     """Return the request with its defaults filled in."""
     options, work, model = result.options, result.work, result.work.model
     built = None if work.built is None else work.built.options
-    sizes = {} if built is None else to_row(built, "rows cols inner dtype_bytes")
+    sizes = {} if built is None else to_row(built, "rows", "cols", "inner", "dtype_bytes")
     has_delay = options.source in ("wakeup", "distribution")
     monitor = model.monitor
     fused = options.fused if built is not None else None

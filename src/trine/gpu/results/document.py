@@ -10,7 +10,7 @@ from trine.gpu.results import resources, run
 from trine.gpu.results.bottleneck import Bottleneck
 from trine.gpu.results.load_store_columns import KIND, LINK, OPERATION, REQUEST, USE
 from trine.gpu.results.resources import ResourceUses, Traffic
-from trine.results.columns import to_row, to_rows
+from trine.results.columns import to_row
 from trine.results.report import Row, Table, evidence_rows, seconds
 
 #: Maximum number of listed operations (kind and label); the longest come first.
@@ -22,11 +22,11 @@ def document(result: ResourceUses, bottleneck: Bottleneck) -> Row:
     start_ps, end_ps = result.window_ps
     return {
         "program": result.program.name,
-        **to_row(result, "finished time_s"),
+        **to_row(result, "finished", "time_s"),
         "kernels_begin_s": seconds(start_ps),
         "kernels_end_s": seconds(end_ps),
         "payload_bytes": result.program.payload_bytes or None,
-        **to_row(result, "algbw_bytes_per_s busbw_bytes_per_s"),
+        **to_row(result, "algbw_bytes_per_s", "busbw_bytes_per_s"),
         "ranks": result.program.num_gpus,
         "ranks_replayed": result.num_replayed,
         "gpu_model": result.model.name,
@@ -39,13 +39,13 @@ def document(result: ResourceUses, bottleneck: Bottleneck) -> Row:
         },
         "gpus": gpu_rows(result),
         "cus": cu_rows(result),
-        "resource_kinds": to_rows(result.kinds, KIND),
+        "resource_kinds": KIND.rows(result.kinds),
         "resources": resource_columns(result),
-        "links": to_rows(result.links, LINK),
+        "links": LINK.rows(result.links),
         "lanes": lane_rows(result),
-        "operations": to_rows(result.operations[:MAX_OPERATIONS], OPERATION),
+        "operations": OPERATION.rows(result.operations[:MAX_OPERATIONS]),
         "operations_left_out": max(0, len(result.operations) - MAX_OPERATIONS),
-        "folding": None if result.fold is None else to_row(result.fold, "classes group_size why_unfolded"),
+        "folding": None if result.fold is None else to_row(result.fold, "classes", "group_size", "why_unfolded"),
         "evidence": evidence_rows(result.evidence),
         "not_modelled": list(result.not_modelled),
         "notes": [*result.program.notes, *result.notes],
@@ -64,10 +64,10 @@ def tables(result: ResourceUses) -> dict[str, Table]:
     return {
         "gpus": gpu_rows(result),
         "cus": cu_rows(result),
-        "resource_kinds": to_rows(result.kinds, KIND),
-        "links": to_rows(result.links, LINK),
+        "resource_kinds": KIND.rows(result.kinds),
+        "links": LINK.rows(result.links),
         "lanes": lane_rows(result),
-        "operations": to_rows(result.operations[:MAX_OPERATIONS], OPERATION),
+        "operations": OPERATION.rows(result.operations[:MAX_OPERATIONS]),
     }
 
 
@@ -84,9 +84,9 @@ def gpu_rows(result: ResourceUses) -> list[Row]:
     """Return the counters of each simulated GPU."""
     return [
         {
-            **to_row(gpu, USE),
+            **USE.row(gpu),
             "cus": result.model.num_cus,
-            **to_row(gpu, REQUEST),
+            **REQUEST.row(gpu),
             "wavefronts": state_row(list(gpu.state_ps)),
         }
         for gpu in result.gpus
@@ -159,4 +159,4 @@ def lane_rows(result: ResourceUses) -> list[Row]:
 
 def _traffic_row(traffic: Traffic) -> Row:
     messages = {"data_messages": traffic.data, "control_messages": traffic.control}
-    return messages | to_row(traffic, "data_bytes control_bytes control_share_of_bytes")
+    return messages | to_row(traffic, "data_bytes", "control_bytes", "control_share_of_bytes")
