@@ -10,9 +10,10 @@ Rows: precision_rows.csv, facts of NVIDIA/dgxc-benchmarking (MIT), NeMo-Framewor
 Megatron-Bridge (Apache-2.0), each with its source; nothing was fitted on them. One scale of each group is compared.
 Open in the sources: rank and targets of LoRA (32, all products assumed), lengths of the packed documents of SQuAD
 (180 tokens), the dispatcher of experts where it is not printed (the profile's). FP8 of NeMo to 25.04 is its default
-of that time, delayed scaling. Columns dispatch, graphs and expert_overlap: of the recipe in Megatron-Bridge's
+of that time, delayed scaling. Columns dispatch, graphs, casts and expert_overlap: of the recipe in Megatron-Bridge's
 scripts/performance of the row's version (v0.1.0rc4, v0.2.2; src/megatron/bridge/perf_recipes at 067f987), where it is
-there; empty: the profile's.
+there; empty: the profile's. casts: modules outside the layers' products that run in the row's precision
+(fp8_dot_product_attention: attention; fp8_output_proj: head).
 """
 
 from __future__ import annotations
@@ -79,8 +80,12 @@ def plan_of(row: dict[str, str]) -> Plan:
 
 
 def software_of(row: dict[str, str]) -> Software:
-    """Return the profile of a row, with the CUDA graphs of its recipe if it names them."""
+    """Return the profile of a row, with the CUDA graphs and the casts of its recipe if it names them."""
     profile = load_software(row["software"])
+    if row["casts"]:
+        casts = {f"{module}_casts": [row["precision"]] for module in row["casts"].split()}
+        style = profile.operators.model_copy(update={"attention_casts": [], "head_casts": [], **casts})
+        profile = profile.model_copy(update={"operators": style})
     if not row["graphs"]:
         return profile
     return with_graphs(profile, [] if row["graphs"] == "none" else row["graphs"].split())

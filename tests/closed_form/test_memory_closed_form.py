@@ -14,7 +14,7 @@ from trine.training import simulate
 from trine.training.memory import StageMemoryUse, rank_memory, stage_programs
 from trine.training.options import SimulateOptions
 from trine.workload.synthesis.model import Synthesis, synthesize, written
-from trine.workload.synthesis.spec import Transformer
+from trine.workload.synthesis.spec import Experts, Transformer
 
 BUFFERED = MemoryStyle(gradient_buffer=True, weight_gradients="operator", buckets="never")
 FLOAT_GRADIENTS = OperatorStyle(gradient_dtype="float32")
@@ -74,6 +74,22 @@ def test_fused_accumulation_leaves_one_dummy_of_each_shape() -> None:
     dummies = 2 * (3 * hidden * hidden + hidden * hidden + 4 * hidden * hidden + 4 * hidden * hidden)
     assert with_dummies.by_category["workspaces"] == dummies
     assert "workspaces" not in plain.by_category
+
+
+@pytest.mark.parametrize("ep", [1, 4])
+def test_grouped_experts_leave_a_dummy_of_one_expert(ep: int) -> None:
+    """Each expert's weight is a parameter of Transformer Engine's GroupedLinear: the dummy has one expert's shape."""
+    fused = BUFFERED.model_copy(update={"weight_gradients": "fused"})
+    hidden, heads, ffn = 256, 4, 512
+    spec = Transformer(
+        name="mixture", layers=2, hidden=hidden, heads=heads, kv_heads=heads, head_size=hidden // heads,
+        vocab=1024, sequence=128, experts=Experts(count=8, top_k=2, ffn=ffn),
+    )  # fmt: skip
+    software = Software(name="s", description="", operators=FLOAT_GRADIENTS, memory=fused)
+    use = used(spec, Plan(dp=ep, ep=ep, batch=1), software)
+    attention, router = 3 * hidden * hidden + hidden * hidden, hidden * 8
+    expert = 2 * hidden * ffn + hidden * ffn  # gate and up projection in one GEMM, and the down projection
+    assert use.by_category["workspaces"] == 2 * (attention + router + expert)
 
 
 @pytest.mark.parametrize("how", ["operator", "fused"])

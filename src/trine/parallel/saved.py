@@ -37,8 +37,10 @@ def profile_family(op: Operator) -> str:
 class Extras:
     """Storages that a profile adds to forward operators until their backward operators have run.
 
-    fused: weights whose gradients the GEMM itself accumulates. dummy_bytes: bytes of the dummy gradients that replace
-    them, one of each shape.
+    fused: weights whose gradients the GEMM itself accumulates, and their number of matrices on a rank: a grouped weight
+    has one for each local expert. dummy_bytes: bytes of the dummy gradients that replace them, one of each shape of a
+    matrix (Transformer Engine, get_dummy_wgrad in pytorch/module/base.py; module/grouped_linear.py asks for one
+    expert's shape, because each expert's weight is a parameter).
     """
 
     def __init__(self, context: JobContext, forward: Iterable[Operator]) -> None:
@@ -49,15 +51,14 @@ class Extras:
         self._factor: dict[int, Fraction] = {}
         self._instead: dict[int, int] = {}  # forward operator -> storage of the input that the gathered one replaces
         self._kept: set[int] = set()  # storages that stay allocated although their operators are recomputed
-        self.fused: dict[int, None] = {}
+        self.fused: dict[int, int] = {}
         self._add_chunks()
         for op in forward:
             self._add_more(op)
             self._add_kept(op)
             self._add_gathered(op)
             self._add_fused(op)
-        shapes = {(tuple(self._tensors[w].shape), context.local_bytes[w]) for w in self.fused}
-        self.dummy_bytes = sum(size for _, size in shapes)
+        self.dummy_bytes = sum(size for _, size in {self._dummy_of(*weight) for weight in self.fused.items()})
 
     def _add_chunks(self) -> None:
         """Scale the logits and the loss's tensors to one chunk of tokens; only one chunk is alive at a time."""
@@ -112,7 +113,17 @@ class Extras:
         """Collect the weights of the blocks' linear layers; embedding and head have separate gradients."""
         if self._style.weight_gradients == "fused" and profile_family(op) == "linear" and layer_of(op.layer):
             weights = [t for t in op.inputs if self._tensors[t].role == "weight" and len(self._tensors[t].shape) > 1]
-            self.fused.update(dict.fromkeys(weights))
+            self.fused.update({weight: self._num_matrices(op, weight) for weight in weights})
+
+    def _num_matrices(self, op: Operator, weight: int) -> int:
+        """Return the number of matrices in a rank's part of a weight: its experts, if the weight holds several."""
+        shape = self._tensors[weight].shape
+        return max(1, shape[0] // self._context.plan.ep) if is_expert(op) and len(shape) > 2 else 1
+
+    def _dummy_of(self, weight: int, num_matrices: int) -> tuple[tuple[int, ...], int]:
+        """Return the whole shape of one matrix of a weight, and the bytes of a rank's part of it."""
+        shape = tuple(self._tensors[weight].shape)
+        return shape if num_matrices == 1 else shape[1:], self._context.local_bytes[weight] // num_matrices
 
     def storages_of(self, forward: Operator) -> dict[int, None]:
         """Return the added storages of a forward operator."""

@@ -64,7 +64,9 @@ class OperatorStyle(Spec):
     operator of a family, forward and backward (default 1). passes: memory traffic of an unfused operator as a
     multiple of its own bytes, forward and backward (default 1). Launches and passes of ``head_norm`` add to those
     for ``rotary``, and ``rms_norm`` replaces ``norm`` for RMS norms. grouped_mlp: precisions in which the GEMMs
-    of experts apply the activation and cast its result, forward and backward, without a kernel between them.
+    of experts apply the activation and cast its result, forward and backward, without a kernel between them, and
+    one kernel computes the GEMMs of all experts. head_casts, attention_casts: precisions in which the product of the
+    head is cast as those of layers are, and in which fused attention casts its inputs.
     expert_sorts: tokens are ``copied`` into the order of a rank's experts after an all-to-all, and back before
     one. expert_padding: with a precision, the tokens of each expert are ``copied`` to a multiple of its block,
     and back after the experts. expert_biases: an operator adds the biases of all experts after each GEMM
@@ -89,6 +91,8 @@ class OperatorStyle(Spec):
     sequence_gathers: Literal["plain", "copied"] = "plain"
     head_norms: Literal["sharded", "gathered"] = "sharded"
     grouped_mlp: list[str] = Field(default_factory=list)
+    head_casts: list[str] = Field(default_factory=list)
+    attention_casts: list[Literal["mxfp8"]] = Field(default_factory=list)
     expert_sorts: Literal["none", "copied"] = "none"
     expert_padding: Literal["none", "copied"] = "none"
     expert_biases: Literal["added", "looped"] = "added"

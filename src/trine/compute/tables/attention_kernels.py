@@ -12,6 +12,11 @@ picked FlashAttention-2 on A100 PCIe and cuDNN on B200. Shares:
   arXiv:2307.08691, section 4.1).
 - FlashAttention-2 reaches at most 73 % of an A100's peak forward and 63 % backward (ibid., section 1).
 - cuDNN on Hopper is about as fast as FlashAttention-3 (arXiv:2407.08608, figures 5 and 6).
+
+In MXFP8, cuDNN on Blackwell is faster than in bf16 by the ratios of NVIDIA/cudnn-frontend at 3929da2,
+benchmark/sdpa_benchmark_training/results (dsv3 and llama3.1 of gb200 and gb300, cuDNN 9.22, causal, batch 2, medians of
+2,048, 4,096 and 8,192 tokens). Casts are no part of them. Its backward kernel in MXFP8 does not skip the scores outside
+a sliding window (results of gpt_oss).
 """
 
 from __future__ import annotations
@@ -31,6 +36,19 @@ _BLACKWELL: _Shares = {
 }  # fmt: skip
 #: Highest share of the peak that FlashAttention-2 reaches (forward, backward) on GPUs older than Hopper.
 _MAX_OLDER = (0.73, 0.63)
+
+#: MXFP8 attention over bf16, forward and backward: heads above 128 elements (latent attention), and other heads.
+_MXFP8 = {"latent": (1.40, 1.25), "other": (1.21, 0.92)}
+#: The same on Blackwell Ultra, whose exponentials are twice as fast.
+_MXFP8_ULTRA = {"latent": (1.58, 1.33), "other": (1.33, 0.92)}
+_ULTRA = ("b300", "gb300")
+_LARGEST_OTHER = 128
+
+
+def mxfp8_speedup(gpu: str, head_size: int, *, backward: bool) -> float:
+    """Return the speed of attention in MXFP8 over that in 16 bits on a Blackwell GPU."""
+    speedups = _MXFP8_ULTRA if gpu in _ULTRA else _MXFP8
+    return speedups["latent" if head_size > _LARGEST_OTHER else "other"][backward]
 
 
 def kernel_share(generation: str, kernel: str, *, backward: bool) -> float:

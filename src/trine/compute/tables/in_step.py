@@ -31,6 +31,12 @@ _OF = {"blackwell": "b200", "hopper": "b200"}
 _DEFAULT = "a100-pcie-80gb"
 MEASURED_IN_STEP = ("a100-pcie-80gb", "b200")
 _STEP_NUGGET, _STEP_NEIGHBOURS = 0.1, 16
+#: Time of one MXFP8 kernel for all experts over single GEMMs of the tables, for the three products of a linear layer.
+#: Kernels for DeepSeek-V3's experts on a B200 (8 experts, 16,384 tokens each, 2,048 x 7,168) take 1,838, 1,838 and
+#: 2,412 us without casts (pytorch/ao at 0b1bb11, torchao/prototype/moe_training/README.md, "MXFP8 Kernel Breakdown by
+#: Pass"), 8 single GEMMs of the tables 1,533, 1,396 and 1,437 us. Forward kernels of other shapes take 1.00 to 1.24
+#: times as long as single ones (pytorch/pytorch pull request 174699). InStep.groups is for one launch per expert.
+ONE_KERNEL = 1.20, 1.32, 1.68
 #: Launch and start-up part of a GEMM's time, which is no slower in a step.
 LAUNCH_US = 2.0
 

@@ -14,7 +14,7 @@ largest size's come from cache hits, which are rare inside a step, so the larges
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Generic, TypeVar
 
@@ -28,10 +28,10 @@ from trine.common.evidence import ASSUMED, INTERPOLATED, MEASURED, MODELLED, TRA
 from trine.common.precision import BY_NAME, CASTS
 from trine.compute.power_curve import PowerCurve, clock_of_run, curve_of, has_tensor_clocks, power_curves
 from trine.compute.tables.attention import AttentionTable, load_attention
-from trine.compute.tables.attention_kernels import kernel_share, most_of_peak
+from trine.compute.tables.attention_kernels import kernel_share, most_of_peak, mxfp8_speedup
 from trine.compute.tables.files import TableTime, known_tables, read_arrays
 from trine.compute.tables.gemm import GemmTable, load_gemm
-from trine.compute.tables.in_step import LAUNCH_US, WEIGHT_PRODUCT, InStep, in_step_source, load_in_step
+from trine.compute.tables.in_step import LAUNCH_US, ONE_KERNEL, WEIGHT_PRODUCT, InStep, in_step_source, load_in_step
 from trine.compute.tables.machine import (
     POWER_LIMITED,
     Machine,
@@ -209,11 +209,14 @@ class OperatorTables:
         evidence = self._evidence_at(entry, "gemm", dtype, (m, n, k))
         return TableTime(self._alone_us(entry, m, n, k), evidence, entry.source)
 
-    def gemm_in_step(self, m: int, n: int, k: int, dtype: str, product: int, groups: int = 1) -> TableTime | None:
+    def gemm_in_step(
+        self, m: int, n: int, k: int, dtype: str, product: int, groups: int = 1, *, one_kernel: bool = False
+    ) -> TableTime | None:
         """Return the time of a linear layer's GEMM inside a step; with ``groups`` experts, the time of all of them.
 
         product: 0 the output (m tokens, n outputs); 1 the input gradient (m tokens, n inputs); 2 the weight gradient
         (m outputs, n inputs, k tokens), accumulated in float32. Pass 1 for a weight gradient that is not accumulated.
+        one_kernel: one kernel computes the GEMMs of all experts (:data:`ONE_KERNEL`), instead of one for each.
         On GPUs with known clocks (``tensor`` in presets/power_curves.yaml) this is the time at the table's clock, and
         :mod:`trine.compute.clock` scales it to the clock of the step.
         """
@@ -233,7 +236,7 @@ class OperatorTables:
             if groups > 1:
                 slower = groups * self._in_step.groups[product] / self._in_step.product(product)
         elif groups > 1:
-            slower = groups * self._in_step.groups[product]
+            slower = groups * (ONE_KERNEL if one_kernel else self._in_step.groups)[product]
         else:
             slower = self._in_step.product(product, (m, n, k) if self._in_step.gpu == self.gpu.name else None)
             slower /= self._same_chip
@@ -414,8 +417,20 @@ class OperatorTables:
         turned = 2 * tokens * (heads + 2 * kv_heads) / (self.gpu.memory_bytes_per_s * _PASS_SHARE) * 1e6
         return np.asarray(np.maximum(self.attentions_us(shapes) - self.attentions_us(short) - turned, least))
 
-    def attention_in_step(self, shape: AttentionShape, *, backward: bool, kernel: str = "") -> TableTime | None:
-        """Return attention's time inside a step with ``kernel`` (names: :func:`kernel_share`)."""
+    def attention_in_step(
+        self, shape: AttentionShape, *, backward: bool, kernel: str = "", is_mxfp8: bool = False
+    ) -> TableTime | None:
+        """Return attention's time inside a step with ``kernel`` (names: :func:`kernel_share`).
+
+        is_mxfp8: in MXFP8 instead of 16 bits, without the casts (:func:`mxfp8_speedup`).
+        """
+        if is_mxfp8:
+            in_16_bits = self.attention_in_step(
+                replace(shape, window=0) if backward else shape, backward=backward, kernel=kernel
+            )
+            if in_16_bits is None:
+                return None
+            return replace(in_16_bits, us=in_16_bits.us / mxfp8_speedup(self.gpu.name, shape.size, backward=backward))
         base = self.attention(shape)
         if base is None:
             return None

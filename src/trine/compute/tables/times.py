@@ -27,7 +27,7 @@ from trine.compute.cost import (
     wants,
     work_of,
 )
-from trine.compute.documents import DocumentShare, document_shares
+from trine.compute.documents import document_shares
 from trine.compute.kinds import family_of, kind_of
 from trine.compute.resize import Resized, Split, is_expert_product, resized
 from trine.compute.roofline import TABLES, Duration, Roofline, Shares, alike_in, dtype_name, stated_precision
@@ -44,8 +44,9 @@ if TYPE_CHECKING:
 # Table look-ups for operators with known tensors: as a matrix product, an attention or memory traffic.
 #
 # Operators may have further attributes (software profiles set them): ``attention_kernel``, the generation of a fused
-# attention; ``passes``, the number of times an unfused operator moves its bytes (:mod:`trine.compute.cost` counts
-# them); ``kernels``, its number of launches.
+# attention; ``attention_precision``, ``mxfp8`` if it casts its inputs; ``grouped_kernel``, ``one`` if a single kernel
+# does the GEMMs of all experts; ``passes``, the number of times an unfused operator moves its bytes
+# (:mod:`trine.compute.cost` counts them); ``kernels``, its number of launches.
 
 #: Row alignment of 16-bit batched products, in elements, and the GPU generations with measurements of it.
 _ALIGNED, _MISALIGNED_ON = 8, ("ampere",)
@@ -67,6 +68,10 @@ _ROWWISE = frozenset({"layer_norm", "softmax", "loss"})
 #: Microseconds between two kernels of a stream, in which no operator runs: (step_ms - gpu_busy_ms) / kernels of the
 #: steps with a fused optimizer in tests/data/h100/steps.csv, median (1.3 to 2.3). The GEMM tables contain it.
 GAP_US = 1.9
+#: Bytes that the casts before attention in MXFP8 move per element: 16 bits read, and 8 bits written by rows and by
+#: columns (NVIDIA/TransformerEngine, pytorch/attention/dot_product_attention/backends.py: queries, keys and values,
+#: and backward the gradient of the result).
+_CAST_BYTES = 4
 #: Maximum number of launches of an operator; larger attribute values are ignored.
 _MAX_KERNELS = 1e9
 
@@ -155,8 +160,11 @@ class SizedTimes:
             return self._in_float32(sizes, "float32")
         rates = self._rates(inner, outer, dtype)
 
+        one_kernel = source.operator.attributes.get("grouped_kernel") == "one"
+
         def gemm(m: int, n: int, k: int, product: int, style: int) -> TableTime | None:
-            time = self.tables.gemm_in_step(m, n, k, dtype, style, groups)
+            style = product if one_kernel else style
+            time = self.tables.gemm_in_step(m, n, k, dtype, style, groups, one_kernel=one_kernel)
             return self._no_faster(time, 2 * groups * m * n * k, rates[product] if rates else math.inf, (inner, outer))
 
         if not is_gradient(sizes):
@@ -223,25 +231,28 @@ class SizedTimes:
             size=(q.shape[-1] + v.shape[-1]) // 2, causal=attributes.get("causal") is True,
             window=window if isinstance(window, int) and 0 < window < length else 0,
         )  # fmt: skip
-        kernel = str(attributes.get("attention_kernel", ""))
-        square = self._packed(shape, document_shares(attributes), is_gradient(sizes), kernel)
+        is_cast = attributes.get("attention_precision") == "mxfp8"
+        square = self._packed(shape, sizes, is_cast)
         if square is None:
             return None
         gaps_us = GAP_US * max(1.0, number_of(sizes.operator.attributes.get("kernels")))
+        if is_cast:
+            cast_elements = elements(source.outputs[0]) if is_gradient(sizes) else sum(map(elements, parts))
+            gaps_us += self.tables.memory(_CAST_BYTES * cast_elements, "copy").us
         return TableTime(square.us * q.shape[-2] / length + gaps_us, square.evidence, square.source)
 
-    def _packed(
-        self, shape: AttentionShape, documents: tuple[DocumentShare, ...], backward: bool, kernel: str
-    ) -> TableTime | None:
+    def _packed(self, shape: AttentionShape, sizes: Resized, is_mxfp8: bool) -> TableTime | None:
         """Return the time of attention over ``shape``, or over the documents packed into it."""
+        attributes, backward = (sizes.forward or sizes).operator.attributes, is_gradient(sizes)
+        kernel, documents = str(attributes.get("attention_kernel", "")), document_shares(attributes)
         if not documents:
-            return self.tables.attention_in_step(shape, backward=backward, kernel=kernel)
+            return self.tables.attention_in_step(shape, backward=backward, kernel=kernel, is_mxfp8=is_mxfp8)
         parts: list[TableTime | None] = []
         for share in documents:
             length = max(1, round(shape.length * share.length))
             count = Fraction(shape.batch * shape.length, length)  # documents of this length with as many tokens
             each = replace(shape, batch=max(1, round(count)), length=length)
-            time = self.tables.attention_in_step(each, backward=backward, kernel=kernel)
+            time = self.tables.attention_in_step(each, backward=backward, kernel=kernel, is_mxfp8=is_mxfp8)
             if time is None:
                 return None
             part = float(share.tokens * count / each.batch)

@@ -233,18 +233,21 @@ class Graph:
     def casts(self, weight: Tensor, layer: str) -> CastRecipe | None:
         """Return the recipe that casts the product of a weight, whose last two dimensions are its rows and columns.
 
-        Products outside layers, such as the head, and small ones stay in 16 bits.
+        Small products stay in 16 bits, and so do those outside layers, except for a head that the profile casts.
         """
         recipe = self.precision
-        is_layer = "layers." in layer and len(weight.shape) > 1
-        return recipe if recipe is not None and is_layer and recipe.takes(*weight.shape[-2:]) else None
+        is_head = layer == "head" and self.is_cast_by(self.writes.head_casts)
+        is_cast = (is_head or "layers." in layer) and len(weight.shape) > 1
+        return recipe if recipe is not None and is_cast and recipe.takes(*weight.shape[-2:]) else None
+
+    def is_cast_by(self, precisions: Sequence[str]) -> bool:
+        """Return whether the graph's recipe is one of ``precisions``."""
+        return self.precision is not None and any(self.precision is load_precision(name) for name in precisions)
 
     @property
     def fuses_experts(self) -> bool:
         """Whether the GEMMs of experts apply the activation and cast its result, and so do their backward GEMMs."""
-        return self.precision is not None and any(
-            self.precision is load_precision(name) for name in self.writes.grouped_mlp
-        )
+        return self.is_cast_by(self.writes.grouped_mlp)
 
     def cast(self, x: Tensor, recipe: CastRecipe, layer: str, attributes: Attributes = NONE) -> Tensor:
         """Return x in the recipe's dtype; products that read the same tensor share the cast, and keep it."""

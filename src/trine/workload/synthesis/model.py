@@ -379,7 +379,7 @@ def _transformer_workload(
         if spec.experts is not None:
             facts |= {"num_experts": str(spec.experts.count), "top_k": str(spec.experts.top_k)}
     facts |= _precision_facts(options)
-    assumptions = (*_transformer_assumptions(spec, layers, dtype, software), *_precision_words(options))
+    assumptions = (*_transformer_assumptions(spec, layers, dtype, software), *_precision_words(options, software))
     workload = _workload(spec, graph, batch, facts, assumptions)
     documents = options.documents
     return pack_documents(workload, documents, sequence) if isinstance(documents, Documents) else workload
@@ -413,7 +413,16 @@ def _precision_facts(options: Synthesis) -> dict[str, str]:
     return facts if options.trainable is None else {**facts, "trainable": options.trainable}
 
 
-def _precision_words(options: Synthesis) -> tuple[str, ...]:
+def _uncast_modules(precision: str, software: Software | None) -> str:
+    """Return the modules that a recipe leaves in 16 bits with a profile, in words."""
+    style = OperatorStyle() if software is None else software.operators
+    modules = ["head"] if precision not in style.head_casts else []
+    modules += ["router", "embedding", "norms"]
+    modules += ["attention"] if precision not in style.attention_casts else []
+    return f"{', '.join(modules[:-1])} and {modules[-1]}"
+
+
+def _precision_words(options: Synthesis, software: Software | None) -> tuple[str, ...]:
     """Return the assumptions that a recipe and adapters make."""
     words: tuple[str, ...] = ()
     if options.trainable is not None:
@@ -432,7 +441,7 @@ def _precision_words(options: Synthesis) -> tuple[str, ...]:
     return (
         *words,
         f"{recipe.title}: the products of layers run in {recipe.products}, with a cast of each input and gradient, and "
-        f"{weights}; head, router, embedding, norms and attention stay in 16 bits; messages and "
+        f"{weights}; {_uncast_modules(options.precision, software)} stay in 16 bits; messages and "
         "optimizer as without it",
     )
 
@@ -471,7 +480,7 @@ def _layered_workload(model: Architecture, options: Synthesis, software: Softwar
     experts = next((layer.feed_forward for layer in model.layers if isinstance(layer.feed_forward, Mixture)), None)
     if experts is not None:
         facts |= {"num_experts": str(experts.experts), "top_k": str(experts.top_k)}
-    assumptions = [*_usual_assumptions(dtype, software), *_precision_words(options)]
+    assumptions = [*_usual_assumptions(dtype, software), *_precision_words(options, software)]
     if experts is not None:
         assumptions.append(EVEN_EXPERTS)
     if layers < len(model.layers):

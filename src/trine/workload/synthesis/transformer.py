@@ -137,7 +137,10 @@ def _cast_input(
         graph.cast_weights.append(weight)
     of_experts = {name: value for name, value in attributes.items() if name != "replicated"}
     cast = graph.cast(x, recipe, layer, of_experts)
-    return cast, {**attributes, "precision": recipe.products, "weight_copies": recipe.weight_copies}
+    cast_attributes: dict[str, object] = {"precision": recipe.products, "weight_copies": recipe.weight_copies}
+    if graph.fuses_experts and len(weight.shape) > 2:
+        cast_attributes["grouped_kernel"] = "one"
+    return cast, {**attributes, **cast_attributes}
 
 
 def product_gradients(
@@ -234,6 +237,8 @@ def attend(
     sums = graph.tensor((batch, heads, length, 1), dtype="float32")
     name = f"scaled_dot_product_{'flash' if bias is None else 'efficient'}_attention"
     attributes: Attributes = {"num_heads": heads, "num_kv_heads": parts[1].shape[1], "causal": causal, **further}
+    if graph.is_cast_by(graph.writes.attention_casts):
+        attributes = {**attributes, "attention_precision": "mxfp8"}
     read = (*parts, *weights) if bias is None else (*parts, bias)
     op = graph.forward(f"aten::_{name}", read, (out, sums), layer, attributes)
 
