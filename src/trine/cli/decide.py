@@ -80,6 +80,7 @@ def size(
     ] = None,
     loss: Annotated[str | None, Option("Choose the implementation of the loss [profile's].", LOSS_WORDS)] = None,
     precision: Annotated[str | None, Option("Cast the products of layers: fp8, mxfp8, nvfp4, ...", "RECIPE")] = None,
+    plot: Annotated[str | None, Option("With --serve, draw the GPUs and prices of each machine type.", "FILE")] = None,
     brief: Brief = False,
     details: Details = False,
     json: Json = None,
@@ -95,10 +96,15 @@ def size(
     }  # fmt: skip
     options = {name: value for name, value in given.items() if value is not None}
     if serve:
-        files = AnswerFiles(json=json, brief=brief, details=details)
+        files = AnswerFiles(json=json, brief=brief, details=details, plot=plot)
         size_served(model, goal, {**options, **failures.values}, requests_per_second, files)
         return
-    about_serving = {"requests_per_second": requests_per_second, "utilisation": utilisation, **goal.values}
+    about_serving = {
+        "requests_per_second": requests_per_second,
+        "utilisation": utilisation,
+        "plot": plot,
+        **goal.values,
+    }
     refuse_serving([name for name, value in about_serving.items() if value is not None])
     if tokens is None:
         raise InputError("training needs the number of tokens: --tokens N, such as 1.4T")

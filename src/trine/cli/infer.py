@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from trine.cli.completions import engines, models, served_precisions
 from trine.cli.machine import MachineOptions, group_machine
 from trine.cli.options import LAYOUT, OUTPUT, Brief, Details, Json, Option, Perfetto, argument
-from trine.cli.output import TIMELINE, say, show_answer, write_json, written
+from trine.cli.output import TIMELINE, drawn, say, show_answer, write_json, written
 from trine.cli.parameters import Fields
 from trine.errors import InputError
 
@@ -58,6 +58,7 @@ def infer(
     ] = None,
     stack: Annotated[str | None, Option("Correct times by this calibrated stack.", "FILE", ENGINE)] = None,
     price: Annotated[str | None, Option("Set dollars per GPU-hour, or a dated file.", "USD|FILE", OUTPUT)] = None,
+    plot: Annotated[str | None, Option("Draw the step by part, and throughput over loads.", "FILE", OUTPUT)] = None,
     perfetto: Perfetto = None,
     brief: Brief = False,
     details: Details = False,
@@ -84,6 +85,7 @@ def infer(
     answer = predict(model, cluster, **settings, dollars_per_gpu_hour=dollars)
     show_answer(answer, json, brief, details)
     write_json(answer, json, "infer")
+    drawn(plot, answer)
     written(perfetto, answer.to_perfetto, TIMELINE)
 
 

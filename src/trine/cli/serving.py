@@ -58,17 +58,29 @@ def size_served(
     """Print the fewest GPUs that serve ``rate`` requests per second. options: given ones of ``trine size``."""
     from trine.inference.sizing import DEFAULT_MAX_GPUS, UTILISATION, size_serving
 
-    refuse_training(set(options) - {"cluster", "max_gpus", "precision", "utilisation"})
+    refuse_training(set(options) - {"cluster", "max_gpus", "precision", "price", "utilisation"})
     if rate is None:
         raise InputError("serving needs the rate of requests: --requests-per-second N")
     if "cluster" not in options:
         raise InputError("add a machine: --cluster NAME or FILE, such as --cluster hgx-h200")
     answer = size_serving(
         model, options["cluster"], rate, options.get("utilisation", UTILISATION),
-        options.get("max_gpus", DEFAULT_MAX_GPUS), options=_goal(goal, options.get("precision"), None),
+        options.get("max_gpus", DEFAULT_MAX_GPUS), _prices(options.get("price")),
+        options=_goal(goal, options.get("precision"), None),
     )  # fmt: skip
     show_answer(answer, files.json, files.brief, files.details)
     write_json(answer, files.json, "size")
+    drawn(files.plot, answer)
+
+
+def _prices(price: str | None) -> float | Mapping[str, float] | None:
+    """Return dollars per GPU-hour of all GPUs, or by GPU from a file of prices; None without a price."""
+    from trine.decide.cost import read_price
+
+    if price is None:
+        return None
+    known = read_price(price)
+    return known.usd if known.by_gpu is None else known.by_gpu
 
 
 def _goal(goal: Given[ServingGoal], precision: str | None, emit: str | None) -> ServingGoal:

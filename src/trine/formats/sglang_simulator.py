@@ -80,9 +80,11 @@ def layout_of(config: Any, precision: str | None = None) -> StepLayout:
     """Return the layout of a scheduler configuration of the simulator.
 
     Its ``tp_size`` counts the GPUs of all attention replicas (``dp_size``). Raises InputError for a data type without
-    a precision in trine, and sizes that do not divide each other.
+    a precision in trine, sizes that do not divide each other, and context parallelism (``cp_size`` above 1).
     """
-    replicas = int(getattr(config, "dp_size", 1))
+    replicas, context_ways = int(getattr(config, "dp_size", 1)), int(getattr(config, "cp_size", 1))
+    if context_ways > 1:
+        raise InputError(f"trine serves without context parallelism, got {context_ways}", field="cp_size")
     if config.tp_size % replicas:
         raise InputError(f"{replicas} replicas do not divide tp_size {config.tp_size}", field="dp_size")
     version = getattr(config, "backend_version", None)

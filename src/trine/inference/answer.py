@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trine.inference import screen
 from trine.inference.job import ServingJob
 from trine.inference.numbers import ServingNumbers, StepPart
 from trine.inference.ranges import Estimate
 from trine.results.report import Report, Row, Table, Timeline
+
+if TYPE_CHECKING:
+    from trine.report.run_blocks import RunBlocks
 
 __all__ = ["Estimate", "ServingAnswer", "StepPart"]
 
@@ -61,6 +64,24 @@ class ServingAnswer(ServingNumbers, Report):
         notes = () if self.stack is None else ("the timeline is without the correction of the stack",)
         return step_timeline(self.job, self.running)._replace(notes=notes)
 
+    def run_blocks(self) -> RunBlocks:
+        """Return the timeline of the same steps as in :meth:`timeline`, for a report."""
+        from trine.inference.answer_steps import step_rows
+        from trine.report.run_blocks import RunBlocks
+        from trine.report.serving_timeline import steps_timeline
+
+        note = "" if self.stack is None else "Times are without the correction of the stack."
+        return RunBlocks(timeline=steps_timeline(step_rows(self.job, self.running), note))
+
+    def pictures(self) -> Mapping[str, Callable[..., Any]]:
+        """Return the picture of the step by part, and of throughput over loads."""
+        return {"serving": self._draw}
+
+    def _draw(self) -> Any:
+        from trine.inference.answer_picture import draw_answer
+
+        return draw_answer(self)
+
     def record(self) -> Row:
         """Return one flat row: the plain numbers, and the middle of each estimate."""
         found: dict[str, Any] = {name: getattr(self, name) for name in _PLAIN}
@@ -80,8 +101,8 @@ class ServingAnswer(ServingNumbers, Report):
 #: Plain fields in JSON, and estimates (value, low, high).
 _PLAIN = (
     "model", "gpu", "cluster", "gpus", "engine", "precision", "kv_precision", "ttft_refusal", "running", "queues",
-    "limit", "largest_concurrency", "kv_capacity_tokens", "kv_bytes_per_token", "kv_bytes", "weights_bytes",
-    "activations_bytes", "decode_step_s", "prefill_s", "bound", "power_w", "dollars_per_gpu_hour",
+    "limit", "largest_concurrency", "max_context_tokens", "kv_capacity_tokens", "kv_bytes_per_token", "kv_bytes",
+    "weights_bytes", "activations_bytes", "decode_step_s", "prefill_s", "bound", "power_w", "dollars_per_gpu_hour",
 )  # fmt: skip
 _ESTIMATES = (
     "ttft_s", "tpot_s", "end_to_end_s", "output_tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_s_per_user",

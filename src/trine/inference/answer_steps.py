@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from trine.inference.deployment import resolve, step_timer
 from trine.inference.job import ServingJob
 from trine.inference.limits import limits_of
 from trine.inference.loadstore import LOADSTORE, loadstore_timer, sequences_of
-from trine.inference.step_graph import NamedStep, SimulatedSteps, named_steps, simulate_steps
-from trine.inference.steps import PromptChunk, Step
+from trine.inference.step_graph import (
+    NamedStep,
+    SimulatedSteps,
+    duration_ps,
+    named_steps,
+    simulate_steps,
+    step_kernels,
+)
+from trine.inference.steps import PromptChunk, Step, StepTimer
+from trine.report.serving_timeline import StepRow, StepSpan
 from trine.results import timeline, waits
 from trine.results.records import record_table
 from trine.results.report import Timeline
@@ -40,12 +50,37 @@ def answer_steps(job: ServingJob, running: int) -> list[NamedStep]:
 
 def simulated_steps(job: ServingJob, running: int) -> SimulatedSteps:
     """Return the task graph of :func:`answer_steps` with its times."""
+    return simulate_steps(_timer_of(job, running), answer_steps(job, running))
+
+
+def step_rows(job: ServingJob, running: int) -> list[StepRow]:
+    """Return the kernels of :func:`answer_steps` for the timeline of a report."""
+    timer = _timer_of(job, running)
+    rows = []
+    for each in answer_steps(job, running):
+        rows.append(StepRow(_kind(each.step), each.title, tuple(_spans(timer, each.step))))
+    return rows
+
+
+def _kind(step: Step) -> str:
+    """Return the kind of a step: of decodes, of a prompt, or of both."""
+    if not step.decodes:
+        return "prefill step"
+    return "mixed step" if step.chunks else "decode step"
+
+
+def _spans(timer: StepTimer, step: Step) -> Iterator[StepSpan]:
+    """Yield the spans of a step in their order."""
+    for kernel in step_kernels(timer, step):
+        layer, _, name = kernel.name.rpartition(": ")
+        yield StepSpan(name, layer, kernel.part, duration_ps(kernel))
+
+
+def _timer_of(job: ServingJob, running: int) -> StepTimer:
     deployment = resolve(job)
     if job.fidelity == LOADSTORE:
-        timer = loadstore_timer(job, deployment, sequences_of(job, running))
-    else:
-        timer = step_timer(deployment)
-    return simulate_steps(timer, answer_steps(job, running))
+        return loadstore_timer(job, deployment, sequences_of(job, running))
+    return step_timer(deployment)
 
 
 def step_timeline(job: ServingJob, running: int) -> Timeline:

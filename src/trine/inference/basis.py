@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trine.common.evidence import ASSUMED, INTERPOLATED, MODELLED, Evidence
 from trine.inference.communication import Communication, all_reduce_kernels, exchange_kernel
+from trine.inference.context import context_warning
 from trine.inference.job import ServingJob
 from trine.inference.limits import Limits
 from trine.inference.recurrence_times import RECURRENCES
@@ -107,6 +108,9 @@ def notes_of(job: ServingJob, deployment: Deployment, limits: Limits) -> tuple[s
             f"{job.speculation.drafts} drafts a step, each accepted with probability {job.speculation.acceptance:g}: "
             f"{job.speculation.tokens_per_step:.2f} tokens a step; a draft costs one layer and the head"
         )
-    if deployment.model.towers:
+    model, tokens = deployment.model, job.input_tokens + job.output_tokens
+    if warning := context_warning(model.name, model.max_context, tokens):
+        found.append(warning)
+    if model.towers:
         found.append("prompts have no images: encoders take memory, but no time")
     return tuple(found)

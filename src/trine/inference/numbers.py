@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trine.common.evidence import Evidence
+from trine.inference.context import context_warning
 from trine.inference.job import ServingJob
 from trine.inference.ranges import Estimate
 from trine.inference.stack import Stack
@@ -49,7 +50,8 @@ class ServingNumbers:
     input_tokens_per_s_per_gpu: prompts. limit: of ``largest_concurrency``, ``KV cache`` or ``sequences``.
     decode_step_s: in the middle of the output, without prefill. prefill_s: of one prompt alone. kv_bytes_per_token: on
     one GPU, beyond all windows; kv_capacity_tokens: of one attention replica, 0 if no token adds to the cache.
-    largest_concurrency: requests of this length that fit at a time, over all replicas. bound: what limits a decode
+    largest_concurrency: requests of this length that fit at a time, over all replicas. max_context_tokens: longest
+    context of the model, 0 if unknown. bound: what limits a decode
     step: ``weights``, ``KV cache``, ``compute``, ``communication``, ``small kernels`` or ``CPU``. power_w: of all GPUs,
     None if unknown. dollars_per_gpu_hour: None without a price. stack: the calibration, None for a blind answer.
     all_reduce: at both levels with ``fidelity`` ``loadstore``, otherwise None.
@@ -85,6 +87,7 @@ class ServingNumbers:
     kv_bytes_per_token: float
     kv_capacity_tokens: int
     largest_concurrency: int
+    max_context_tokens: int = 0
     power_w: float | None = None
     dollars_per_gpu_hour: float | None = None
     stack: Stack | None = None
@@ -97,6 +100,11 @@ class ServingNumbers:
     def requests(self) -> int:
         """Requests of the static batch, or in flight."""
         return self.job.batch or self.job.concurrency or 1
+
+    @property
+    def context_warning(self) -> str:
+        """A warning if a request is beyond the longest context of the model, else an empty text."""
+        return context_warning(self.model, self.max_context_tokens, self.job.input_tokens + self.job.output_tokens)
 
     @property
     def tokens_per_s(self) -> Estimate:

@@ -121,8 +121,13 @@ class ServingPlan(Report):
                 Listing(title=_BEST, rows=[_HEAD, *numbered_rows(self.ranked[:_SHOWN])], spare=(2, 4, 1)),
                 Listing(title=title, rows=[_HEAD, *(point_row(each) for each in rows)], spare=(2, 4, 1)),
             ],
+            warnings=self._warnings(),
             closing=[*self._closing(), ("next", f"{self.command}; --details; --plot FILE; --emit ENGINE")],
         )
+
+    def _warnings(self) -> list[str]:
+        warning = self.best.answer.context_warning
+        return [warning] if warning else []
 
     def _closing(self) -> list[tuple[str, str]]:
         rejected = "; ".join(f"{count:,} {reason}" for reason, count in self.rejected.items())

@@ -47,7 +47,7 @@ def first_screen(answer: ServingNumbers) -> Screen:
     return Screen(
         question=_question(answer),
         numbers=_numbers(answer),
-        listings=[Listing(title=_step_title(answer), rows=[_part_row(answer, part) for part in _shown(answer)])],
+        listings=[Listing(title=step_title(answer), rows=[_part_row(answer, part) for part in shown_parts(answer)])],
         warnings=_warnings(answer),
         closing=_closing(answer),
     )
@@ -144,7 +144,8 @@ def seconds_words(value: float) -> str:
     return f"{number_words(value)} s" if value >= 1 else f"{number_words(value * 1e3)} ms"
 
 
-def _step_title(answer: ServingNumbers) -> str:
+def step_title(answer: ServingNumbers) -> str:
+    """Return the load, time and bound of the step that the phase repeats."""
     if _has_no_decode(answer):
         return f"one prompt alone: {seconds_words(answer.prefill_s)}"
     return (
@@ -158,7 +159,7 @@ def _has_no_decode(answer: ServingNumbers) -> bool:
     return answer.job.phase == "prefill" or answer.job.output_tokens == 1
 
 
-def _shown(answer: ServingNumbers) -> list[StepPart]:
+def shown_parts(answer: ServingNumbers) -> list[StepPart]:
     """Return the parts of the step that the phase repeats, the longest first."""
     parts = answer.prefill_parts if _has_no_decode(answer) else answer.decode_parts
     return sorted((part for part in parts if part.seconds > 0), key=lambda part: -part.seconds)
@@ -170,12 +171,14 @@ def _part_row(answer: ServingNumbers, part: StepPart) -> tuple[str, ...]:
 
 
 def _warnings(answer: ServingNumbers) -> list[str]:
+    found = [answer.context_warning] if answer.context_warning else []
     if not answer.queues:
-        return []
+        return found
     limit = _memory_words(answer, answer.limit)
     return [
+        *found,
         f"{answer.requests:,} requests are more than the {answer.largest_concurrency:,} that fit ({limit}): "
-        "the others queue, and end-to-end latency contains their wait"
+        "the others queue, and end-to-end latency contains their wait",
     ]
 
 
@@ -186,7 +189,7 @@ def _closing(answer: ServingNumbers) -> list[tuple[str, str]]:
     rests = "; ".join(kinds)
     return [
         ("rests on", rests),
-        ("next", "--details for evidence, assumptions and effects left out; --perfetto FILE; --json FILE"),
+        ("next", "--details for evidence and assumptions; --plot FILE; --report FILE; --perfetto FILE"),
     ]
 
 

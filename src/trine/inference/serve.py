@@ -177,7 +177,8 @@ class _Service:
             bound=self._bound(decode, sequences), weights_bytes=self.limits.memory.weights_bytes,
             activations_bytes=self.limits.memory.activations_bytes, kv_bytes=self.limits.memory.kv_bytes,
             kv_bytes_per_token=kv_bytes_per_token(self.deployment), kv_capacity_tokens=self.limits.capacity_tokens,
-            largest_concurrency=fitting, power_w=None if power is None else gpus * power * power_shares().computing,
+            largest_concurrency=fitting, max_context_tokens=self.deployment.model.max_context,
+            power_w=None if power is None else gpus * power * power_shares().computing,
             dollars_per_gpu_hour=dollars_per_gpu_hour, evidence=evidence_of(self.deployment, self.timer),
             notes=notes_of(job, self.deployment, self.limits), not_modelled=NOT_MODELLED,
         )  # fmt: skip

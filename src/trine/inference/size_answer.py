@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from trine.common.evidence import Evidence
 from trine.inference.basis import NOT_MODELLED
@@ -18,16 +19,24 @@ from trine.results.text import aligned, wrapped_at
 
 _HEAD = ("machine", "GPUs", "copies", "layout", "precision", "in flight", "TTFT", "TPOT", "requests/s")
 _ARRIVALS = "waiting of requests that arrive at random: the unused share of the throughput leaves room for it"
+#: Further columns with a price.
+_PRICES = ("$/hour", "$/M tokens")
 _COLUMN = 12
+_HOUR_S, _MILLION = 3600.0, 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class ServedMachine:
-    """A machine type: its copies with the fewest GPUs, or None and the ``problem``."""
+    """A machine type: its copies with the fewest GPUs, or None and the ``problem``.
+
+    tokens_per_s: output tokens per second at the stated rate of requests. dollars_per_gpu_hour: None without a price.
+    """
 
     cluster: str
     point: ServingPoint | None
     problem: str = ""
+    tokens_per_s: float = 0.0
+    dollars_per_gpu_hour: float | None = None
 
     @property
     def num_gpus(self) -> int:
@@ -41,9 +50,30 @@ class ServedMachine:
             return 0.0
         return self.point.output_tokens_per_s / self.point.answer.job.output_tokens
 
+    @property
+    def dollars_per_hour(self) -> float | None:
+        """Price of an hour of all GPUs; None without a price or an answer."""
+        if self.dollars_per_gpu_hour is None or self.point is None:
+            return None
+        return self.num_gpus * self.dollars_per_gpu_hour
+
+    @property
+    def dollars_per_million_tokens(self) -> float | None:
+        """Price of a million output tokens at the stated rate of requests; None without a price or an answer."""
+        if self.dollars_per_hour is None:
+            return None
+        return self.dollars_per_hour / _HOUR_S / self.tokens_per_s * _MILLION
+
+    @property
+    def deployment(self) -> str:
+        """Layout, precision and copies in words; empty without an answer."""
+        return "" if self.point is None else point_words(self.point)
+
     def row(self) -> Row:
         """Return the machine as plain data."""
         found: Row = {"cluster": self.cluster, "num_gpus": self.num_gpus, "requests_per_s": self.requests_per_s,
+                      "dollars_per_gpu_hour": self.dollars_per_gpu_hour, "dollars_per_hour": self.dollars_per_hour,
+                      "dollars_per_million_tokens": self.dollars_per_million_tokens,
                       "problem": self.problem or None}  # fmt: skip
         return {**found, "point": None if self.point is None else self.point.row()}
 
@@ -51,16 +81,22 @@ class ServedMachine:
         """Return the cells of the table."""
         assert self.point is not None
         point = self.point
-        return (
+        found = (
             self.cluster, f"{self.num_gpus:,}", str(point.copies), layout_words(point.answer.job.layout),
             point.answer.precision, f"{point.concurrency:,}", seconds_words(point.ttft_s), seconds_words(point.tpot_s),
             number_words(self.requests_per_s),
         )  # fmt: skip
+        if self.dollars_per_hour is None or self.dollars_per_million_tokens is None:
+            return found
+        return (*found, number_words(self.dollars_per_hour), number_words(self.dollars_per_million_tokens))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ServingSize(Report):
-    """Result of :func:`trine.size_serving`: machine types, the fewest GPUs first; then those without an answer."""
+    """Result of :func:`trine.size_serving`: machine types, the fewest GPUs first; then those without an answer.
+
+    With prices, the machine type with the fewest dollars per hour comes first.
+    """
 
     SCHEMA: ClassVar[str] = "size-serve"
 
@@ -72,7 +108,7 @@ class ServingSize(Report):
 
     @property
     def _question(self) -> str:
-        return f"{number_words(self.requests_per_second)} requests/s of {goal_words(self.goal, self.limits)}"
+        return f"{self._rate} of {goal_words(self.goal, self.limits)}"
 
     @property
     def best(self) -> ServingPoint:
@@ -86,8 +122,19 @@ class ServingSize(Report):
         return f"{self.best.total_gpus:,} GPUs of {self.machines[0].cluster}"
 
     @property
+    def _order(self) -> str:
+        """The order of the machine types in words."""
+        if self.machines[0].dollars_per_hour is None:
+            return "the fewest GPUs first"
+        return f"the lowest price first; $/M tokens: per million output tokens at {self._rate}"
+
+    @property
+    def _rate(self) -> str:
+        return f"{number_words(self.requests_per_second)} requests/s"
+
+    @property
     def headline(self) -> str:
-        """The machine type with the fewest GPUs."""
+        """The first machine type with its GPUs."""
         return f"{self.best.answer.model}, {self._question}: {self._answer} ({point_words(self.best)})"
 
     @property
@@ -98,20 +145,25 @@ class ServingSize(Report):
         return f"closed-loop throughput at this load, at least {needed} requests/s: {rule}"
 
     def _rows(self) -> list[tuple[str, ...]]:
-        return [_HEAD, *(each.cells() for each in self.machines if each.point is not None)]
+        head = _HEAD if self.machines[0].dollars_per_hour is None else (*_HEAD, *_PRICES)
+        return [head, *(each.cells() for each in self.machines if each.point is not None)]
 
     def _problems(self) -> list[str]:
         return [f"{each.cluster}: {each.problem}" for each in self.machines if each.point is None]
+
+    def _warnings(self) -> list[tuple[str, str]]:
+        warning = self.best.answer.context_warning
+        return [("warning", warning)] if warning else []
 
     def summary(self) -> str:
         """Return the machine types on one screen."""
         return Screen(
             question=f"{self.best.answer.model}, {self.best.answer.engine}: {self._question}",
             numbers=[("answer", self._answer, point_words(self.best))],
-            listings=(Listing(title="the fewest GPUs first", rows=self._rows(), spare=(4, 2, 5)),),
+            listings=(Listing(title=self._order, rows=self._rows(), spare=(4, 2, 5)),),
             warnings=self._problems(),
             warning_label="no answer",
-            closing=(("rests on", self.basis), ("without", _ARRIVALS),
+            closing=(*self._warnings(), ("rests on", self.basis), ("without", _ARRIVALS),
                      ("next", "trine plan --serve --gpus N for other layouts; --details")),
         ).text()  # fmt: skip
 
@@ -132,6 +184,16 @@ class ServingSize(Report):
     def not_modelled(self) -> tuple[str, ...]:
         """Effects left out."""
         return (_ARRIVALS, *NOT_MODELLED[1:])
+
+    def pictures(self) -> Mapping[str, Callable[..., Any]]:
+        """Return the picture of the GPUs of each machine type, with prices if they are known."""
+        return {"machines": self._draw}
+
+    def _draw(self) -> Any:
+        from trine.inference.size_picture import draw_size
+
+        title = f"{self.best.answer.model}, {self.best.answer.engine}: {self._question}"
+        return draw_size(title, [each for each in self.machines if each.point is not None])
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:

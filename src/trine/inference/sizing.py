@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trine.cluster import Cluster, load_cluster
 from trine.common.arguments import check_whole, takes
 from trine.common.units import MAX_GPUS
-from trine.errors import InputError, PlanError, SpecError
+from trine.errors import InputError, PlanError, SpecError, nearest
 from trine.inference.layouts import MAX_COPY_GPUS, node_sizes
 from trine.inference.plan_serving import raise_unmet, serving_space
 from trine.inference.point_search import PointSearch
@@ -23,6 +23,7 @@ from trine.workload.architecture.model import Architecture
 UTILISATION = 0.8
 DEFAULT_MAX_GPUS = 16_384
 _MAX_RATE = 1e9
+_MAX_PRICE = 10_000.0
 
 
 @takes(ServingGoal)
@@ -32,6 +33,7 @@ def size_serving(
     requests_per_second: float,
     utilisation: float = UTILISATION,
     max_gpus: int = DEFAULT_MAX_GPUS,
+    dollars_per_gpu_hour: float | Mapping[str, float] | None = None,
     *,
     options: ServingGoal,
 ) -> ServingSize:
@@ -46,6 +48,7 @@ def size_serving(
     clusters: presets or files of machine types.
     utilisation: share of the throughput that arrivals may use, above 0 and at most 1.
     max_gpus: most GPUs to try.
+    dollars_per_gpu_hour: a price, or prices by trine's name of the GPU; the cheapest machine type then comes first.
     options: fields of :class:`ServingGoal` as keywords, or one instance of it.
 
     Raises
@@ -63,15 +66,30 @@ def size_serving(
     machines, errors = [], []
     for name in names:
         try:
-            machines.append(ServedMachine(str(name), _smallest(model, name, options, needed)))
+            point = _smallest(model, name, options, needed)
+            price = _price_of(point.answer.gpu, dollars_per_gpu_hour)
+            tokens_per_s = requests_per_second * options.output_tokens
+            machines.append(ServedMachine(str(name), point, tokens_per_s=tokens_per_s, dollars_per_gpu_hour=price))
         except PlanError as error:
             errors.append(error)
             machines.append(ServedMachine(str(name), None, str(error)))
     if len(errors) == len(names):
         raise errors[0]
-    machines.sort(key=lambda each: (each.point is None, each.num_gpus))
+    machines.sort(key=lambda each: (each.point is None, each.dollars_per_hour or 0.0, each.num_gpus))
     return ServingSize(goal=options, limits=options.limits(), requests_per_second=float(requests_per_second),
                        utilisation=float(utilisation), machines=tuple(machines))  # fmt: skip
+
+
+def _price_of(gpu: str, prices: float | Mapping[str, float] | None) -> float | None:
+    """Return the dollars of an hour of a GPU, None without prices. Raises InputError for a GPU without a price."""
+    if prices is None:
+        return None
+    if isinstance(prices, Mapping):
+        if gpu not in prices:
+            raise InputError(f"no price for {gpu}{nearest(gpu, prices)}", field="price")
+        prices = prices[gpu]
+    _check_number(prices, "price", _MAX_PRICE)
+    return float(prices)
 
 
 def _check_number(value: object, field: str, most: float) -> None:

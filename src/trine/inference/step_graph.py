@@ -51,6 +51,11 @@ class NamedStep:
     step: Step
 
 
+def duration_ps(kernel: StepKernel) -> int:
+    """Return the time of a kernel in whole picoseconds."""
+    return round(kernel.us * _PS_PER_US)
+
+
 def step_kernels(timer: StepTimer, step: Step) -> list[StepKernel]:
     """Return the kernels of a step in their order, without those that take no time.
 
@@ -139,7 +144,7 @@ def simulate_steps(timer: StepTimer, steps: list[NamedStep]) -> SimulatedSteps:
         last: tuple[int, ...] = ()
         for kernel in step_kernels(timer, each.step):
             stream = _STREAMS.get(kernel.part, _COMPUTE)
-            last = (builder.compute(row, stream, round(kernel.us * _PS_PER_US), last, kernel.name),)
+            last = (builder.compute(row, stream, duration_ps(kernel), last, kernel.name),)
     graph = builder.build()
     return SimulatedSteps(graph, run(graph, engine="reference"))
 

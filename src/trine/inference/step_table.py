@@ -44,6 +44,16 @@ class StepBatch:
         return float(self.new.sum()) + len(self.contexts)
 
     @property
+    def longest(self) -> float:
+        """Tokens of the longest sequence, the new ones included."""
+        longest = 0.0
+        if len(self.new):
+            longest = float((self.new + self.cached).max())
+        if len(self.contexts):
+            longest = max(longest, float(self.contexts.max()) + 1)
+        return longest
+
+    @property
     def rows(self) -> int:
         """Tokens that the head processes."""
         return len(self.new) + len(self.contexts)

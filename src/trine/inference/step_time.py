@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trine.common.arguments import check_whole, named_arguments
 from trine.compute.tables.machine import is_foreign
 from trine.errors import InputError, nearest
+from trine.inference.context import ContextWarning, context_warning
 from trine.inference.deployment import resolve, step_timer
 from trine.inference.job import MAX_WAYS, ServingJob, ServingLayout
 from trine.inference.ranges import Estimate, ranged, serving_ranges
@@ -65,13 +68,15 @@ class StepLayout:
 class _Prepared:
     """The table of a deployment, the seconds of one table unit, and the likely range.
 
-    kept: the objects whose ids are in the key.
+    max_context: longest context of the model in tokens, infinite if unknown. kept: the objects whose ids are in the
+    key.
     """
 
     table: StepTable
     scale: float
     low: float
     high: float
+    max_context: float
     kept: tuple[object, ...]
 
 
@@ -104,13 +109,20 @@ def step_time(
     With ``attention_dp``, the work is one attention replica's, and the other replicas have the same. With ``pp``, the
     time covers all stages.
 
+    Warns with a ContextWarning if a sequence is beyond the longest context of the model.
+
     Returns seconds: ``value``, and ``low`` to ``high``, between which 80 % of measured times are expected.
 
     Raises InputError: an unknown name, a layout that does not divide the model, a step without work, more than 65,536
     tokens or 8,192 sequences in a step, a context above 4,194,304 tokens, or a stack of another deployment.
     """
     prepared = _prepare(model, cluster, _layout(layout), stack)
-    seconds = prepared.table.us(read_batch(prefill, decode)) * prepared.scale
+    batch = read_batch(prefill, decode)
+    if batch.longest > prepared.max_context:
+        served = prepared.table.timer.deployment.model
+        message = context_warning(served.name, served.max_context, batch.longest)
+        warnings.warn(message, ContextWarning, stacklevel=3)
+    seconds = prepared.table.us(batch) * prepared.scale
     return Estimate(seconds, seconds * prepared.low, seconds * prepared.high)
 
 
@@ -148,7 +160,10 @@ def _prepare(
         if stack is not None:
             factors = _corrected(deployment, read_stack(stack), factors)
         low, high = factors.low / factors.value, factors.high / factors.value
-        found = _Prepared(StepTable(step_timer(deployment)), factors.value * _S, low, high, objects)
+        found = _Prepared(
+            StepTable(step_timer(deployment)), factors.value * _S, low, high,
+            deployment.model.max_context or math.inf, objects,
+        )  # fmt: skip
         if len(_prepared) >= _MAX_TABLES:
             _prepared.pop(next(iter(_prepared)))
         _prepared[key] = found

@@ -276,7 +276,8 @@ class TimelineBlock:
     that released a span, -1: none. reason: int8[spans], index into ``reasons``, -1: none. critical: uint8[spans], 1 on
     the critical path. zooms: for each of ``details`` the word by which ``--zoom`` finds its collective, quoted for a
     shell, "" for none. command: the line to which ``--zoom`` is added. zoomed: the word of the collective that the
-    answer has at both levels. zoom_answer: what the answer says about it.
+    answer has at both levels. zoom_answer: what the answer says about it. legend: words of ``colours``, empty for the
+    names of the colours.
     """
 
     KIND: ClassVar[str] = "timeline"
@@ -302,6 +303,7 @@ class TimelineBlock:
     command: str = ""
     zoomed: str = ""
     zoom_answer: str = ""
+    legend: tuple[str, ...] = ()
     note: str = ""
 
 

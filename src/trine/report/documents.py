@@ -44,13 +44,13 @@ PAGES: dict[str, PageMaker] = {
     "plan": plan_page,
     "size": size_page,
     "size-serve": serving_size_page,
-    "infer": infer_page,
     "plan-serve": serving_plan_page,
     "experiment": sweep_page,
 }
 #: Pages that also show blocks of the run itself.
 RUN_PAGES: dict[str, RunPageMaker] = {
     "result": training_page,
+    "infer": infer_page,
     "check-trace": check_trace_page,
     "check-hang": check_hang_page,
     "compare": comparison_page,

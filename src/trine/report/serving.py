@@ -19,16 +19,12 @@ from trine.report.blocks import (
 from trine.report.certainty import certainty
 from trine.report.page import Fact, Page, PageSection
 from trine.report.reading import Document, amount, number, rows, section, text
-
-#: Colours of the parts of a step of an engine.
-_PARTS = {
-    "GEMMs": "compute", "experts": "forward", "attention and KV cache": "optimizer", "small kernels": "launch",
-    "communication": "communication", "head and sampling": "backward", "CPU": "idle",
-}  # fmt: skip
+from trine.report.run_blocks import RunBlocks
+from trine.report.serving_timeline import PART_COLOURS
 
 
-def infer_page(document: Document, command: str) -> Page:
-    """Return the page of a served model: parts of its steps, memory, evidence."""
+def infer_page(document: Document, command: str, run: RunBlocks) -> Page:
+    """Return the page of a served model: parts of its steps, memory, evidence, and a timeline of single steps."""
     question = section(document, "question")
     title = (
         f"{text(document, 'model')} ({text(document, 'precision')}) on {amount(document, 'gpus'):.0f} × "
@@ -45,7 +41,7 @@ def infer_page(document: Document, command: str) -> Page:
     ]  # fmt: skip
     return Page(
         title=title, answer=_infer_answer(document), subject="infer", version=text(document, "version"),
-        facts=tuple(facts), sections=(_steps(document), certainty(document, command)),
+        facts=tuple(facts), sections=(_steps(document, run), certainty(document, command)),
     )  # fmt: skip
 
 
@@ -70,15 +66,16 @@ def _infer_answer(document: Document) -> str:
     return f"{sentence[:1].upper()}{sentence[1:]}{load}."
 
 
-def _steps(document: Document) -> PageSection:
+def _part_bar(row: Document) -> Bar:
+    name = text(row, "name")
+    return Bar(name=name, parts=(("", amount(row, "seconds"), PART_COLOURS.get(name, "other")),))
+
+
+def _steps(document: Document, run: RunBlocks) -> PageSection:
     blocks: list[Block] = []
     for name, key, total in (("decode", "decode_parts", "decode_step_s"), ("prefill", "prefill_parts", "prefill_s")):
         parts = sorted(rows(document, key), key=lambda row: -amount(row, "seconds"))
-        bars = tuple(
-            Bar(name=text(row, "name"), parts=(("", amount(row, "seconds"), _PARTS.get(text(row, "name"), "other")),))
-            for row in parts
-            if amount(row, "seconds") > 0
-        )
+        bars = tuple(_part_bar(row) for row in parts if amount(row, "seconds") > 0)
         if bars:
             blocks.append(
                 Bars(title=f"A {name} step by part", unit="s", bars=bars, total=number(document, total) or None)
@@ -92,6 +89,8 @@ def _steps(document: Document) -> PageSection:
         bars = (Bar(name="a replica", parts=parts_of_gpu),)
         bars += tuple(Bar(name=name, parts=(("", size, colour),)) for name, size, colour in parts_of_gpu)
         blocks.append(Bars(title="Memory", unit="bytes", bars=bars))
+    if run.timeline is not None:
+        blocks.append(run.timeline)
     limit = (
         f" The KV cache holds {amount(document, 'kv_capacity_tokens'):,.0f} tokens: at most "
         f"{amount(document, 'largest_concurrency'):,.0f} requests at a time."

@@ -1,7 +1,7 @@
 """trine as a predictor of SGLang Simulator: its batches, its scheduler configuration, its replay table.
 
 The stand-ins below have the attributes of sgl-project/sglang, tools/sglang-simulator at 2f070b1: ScheduleBatch.reqs,
-ScheduleRequest.extend_length and past_kv_length, SchedulerConfig.
+ScheduleRequest.extend_length and past_kv_length; SchedulerConfig at 1a3b0de, which has cp_size.
 """
 
 import json
@@ -77,6 +77,8 @@ def test_bad_configurations_are_one_line():
         layout_of(config(data_type=DataType.INT4))
     with pytest.raises(InputError, match="dp_size: 3 replicas do not divide tp_size 4"):
         layout_of(config(tp_size=4, dp_size=3))
+    with pytest.raises(InputError, match="cp_size: trine serves without context parallelism, got 2"):
+        layout_of(config(tp_size=4, cp_size=2))
     with pytest.raises(InputError, match="tp: 3 ways do not divide the 32 heads"):
         predictor(tp_size=3)
 

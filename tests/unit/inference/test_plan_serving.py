@@ -330,6 +330,36 @@ def test_machines_are_ranked_and_those_without_an_answer_come_last():
     assert found.document()["machines"][-1]["point"] is None
 
 
+def test_prices_order_the_machines_and_cost_a_million_tokens():
+    """The price of a million tokens by hand: dollars per hour over output tokens per hour at the stated rate."""
+    plain = size(["a100-nvlink-4", "dgx-h100"], precision=None)
+    fewest = {each.cluster: each.num_gpus for each in plain.machines}
+    assert [each.dollars_per_hour for each in plain.machines] == [None, None]
+    prices = {"a100-40gb": 0.01, "a100-80gb": 0.01, "h100-sxm": 30.0}
+    found = size(["a100-nvlink-4", "dgx-h100"], precision=None, dollars_per_gpu_hour=prices)
+    assert [each.cluster for each in found.machines] == ["a100-nvlink-4", "dgx-h100"]
+    for each, price in zip(found.machines, (0.01, 30.0), strict=True):
+        assert each.num_gpus == fewest[each.cluster]
+        assert each.dollars_per_hour == each.num_gpus * price
+        assert each.dollars_per_million_tokens == pytest.approx(each.num_gpus * price / (100 * 64 * 3600) * 1e6)
+    assert "the lowest price first" in found.summary()
+    assert "$/M tokens" in found.details()
+    with pytest.raises(InputError, match="price: no price for h100-sxm"):
+        size(dollars_per_gpu_hour={"h200": 2.0})
+    with pytest.raises(InputError, match="price: must be a number above 0"):
+        size(dollars_per_gpu_hour=0)
+
+
+@pytest.mark.parametrize("price", [None, 2.0])
+def test_the_picture_of_a_size_names_machines_and_prices(price, tmp_path):
+    found = size(["dgx-h100", "l4-pcie"], tpot="8ms", dollars_per_gpu_hour=price)
+    figure = found.plot(path=tmp_path / "size.png")
+    labels = [axes.get_xlabel() for axes in figure.axes]
+    assert labels == ["GPUs", "dollars per million output tokens at the stated rate"][: 1 if price is None else 2]
+    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["dgx-h100"]
+    assert figure.axes[0].patches[0].get_width() == found.machines[0].num_gpus
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

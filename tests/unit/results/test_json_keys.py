@@ -80,7 +80,7 @@ LINES = {
     ],
     "size-serve": [
         "size llama-3-8b --serve --requests-per-second 5 --cluster dgx-h100 --cluster l4-pcie --isl 64 --osl 8 "
-        "--tpot 8ms",
+        "--tpot 8ms --price 2",
     ],
     "ensemble": [f"{HOP} --repeat 2 --jitter normal:5%"],
     "collective": [

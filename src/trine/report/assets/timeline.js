@@ -47,7 +47,8 @@ class TimelineView {
   }
 
   buildElement() {
-    const roles = this.block.colours.filter((_, code) => this.spans.colour.includes(code));
+    const roles = this.block.colours.map((role, code) => ({ role, words: this.block.legend[code] || role, code }))
+      .filter(({ code }) => this.spans.colour.includes(code));
     this.canvas = make("canvas", { "aria-hidden": "true" });
     this.spacer = make("div", { class: "spacer" }, this.canvas);
     this.port = make("div", { class: "port", tabindex: "0", role: "application",
@@ -70,7 +71,7 @@ class TimelineView {
       button("–", "Zoom out", () => this.zoom(1.6)), button("+", "Zoom in", () => this.zoom(1 / 1.6)),
       button("All", "Show the whole step", () => this.show(0, this.block.length)),
       this.pathButton, this.repeatButton, this.search, this.result, this.range);
-    const names = make("ul", { class: "legend" }, roles.map((role) => make("li", {}, swatch(role), make("span", { text: role }))),
+    const names = make("ul", { class: "legend" }, roles.map(({ role, words }) => make("li", {}, swatch(role), make("span", { text: words }))),
       make("li", {}, make("span", { class: "swatch path", "aria-hidden": "true" }), make("span", { text: "critical path" })));
     this.element = figure(this.block, controls, names, this.port, this.details);
     this.port.style.height = Math.min(this.total + AXIS + 2, 560) + "px";

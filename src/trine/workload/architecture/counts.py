@@ -94,7 +94,8 @@ def _transformer(spec: Transformer) -> Architecture:
     return Architecture(
         name=spec.name, hidden=spec.hidden, vocab=spec.vocab, sequence=spec.sequence, norm=spec.norm,
         layers=(Layer(mixer=mixer, feed_forward=network, norm=spec.norm),) * spec.layers,
-        positions=spec.max_positions or 0, embedding_norm=spec.embedding_norm, tied_embeddings=spec.tied_embeddings,
+        positions=spec.max_positions or 0, max_context=spec.max_context or spec.max_positions or 0,
+        embedding_norm=spec.embedding_norm, tied_embeddings=spec.tied_embeddings,
     )  # fmt: skip
 
 

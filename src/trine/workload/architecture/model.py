@@ -136,7 +136,8 @@ class Architecture:
 
     positions: rows of a table of learned positions. token_types: rows of a table of segments. tied_embeddings: the head
     uses the embedding. head: whether there is one. embedding_norm: a norm follows the embedding. sequence: default
-    tokens per sample; max_positions: of the published model. further: other trained tensors by name. towers: encoders
+    tokens per sample; max_positions: of the published model. max_context: its longest context in tokens, 0 if unknown.
+    further: other trained tensors by name. towers: encoders
     beside the model. predicted: layers that predict further tokens (multi-token prediction), which the published count
     of parameters leaves out. stored: the precision of stored weights, if not 16 bits. notes: facts left out.
     """
@@ -147,6 +148,7 @@ class Architecture:
     layers: tuple[Layer, ...]
     sequence: Size
     max_positions: Number = 0
+    max_context: Number = 0
     norm: Literal["rms", "layer", "plain"] = "rms"
     final_norm: bool = True
     positions: Number = 0

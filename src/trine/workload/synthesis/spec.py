@@ -134,9 +134,10 @@ class Transformer:
     """A decoder-only transformer.
 
     sequence: default tokens per sample. max_positions: rows of the table of learned positions; None for rotary
-    positions. alibi: attention adds a bias that grows with the distance (Press et al., 2022) instead; its kernels
-    make it, so it costs nothing more. embedding_norm: a norm follows the embedding. biases: linears with biases
-    ('none', 'qkv', 'all'; 'all' includes norms). file: named in errors.
+    positions. max_context: tokens of the longest context of the published model, None if unknown. alibi: attention adds
+    a bias that grows with the distance (Press et al., 2022) instead; its kernels make it, so it costs nothing more.
+    embedding_norm: a norm follows the embedding. biases: linears with biases ('none', 'qkv', 'all'; 'all' includes
+    norms). file: named in errors.
     """
 
     name: str
@@ -153,6 +154,7 @@ class Transformer:
     activation: Literal["swiglu", "gelu"] = "swiglu"
     biases: Literal["none", "qkv", "all"] = "none"
     max_positions: Size | None = None
+    max_context: Size | None = None
     alibi: bool = False
     embedding_norm: bool = False
     tied_embeddings: bool = False

@@ -18,11 +18,18 @@ ACTIVATIONS = (
 FULL, SLIDING = "full_attention", "sliding_attention"
 #: Default tokens per sample: long contexts of a published model are seldom what a training step uses.
 SEQUENCE = 4096
+#: Keys of the longest context.
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
 
 
 def positions(config: Config) -> int:
-    """Return the longest context of the published model."""
-    return config.size("max_position_embeddings", "n_positions", "n_ctx", default=SEQUENCE)
+    """Return the longest context of the published model; without one, the default tokens per sample."""
+    return config.size(*_CONTEXT_KEYS, default=SEQUENCE)
+
+
+def max_context(config: Config) -> int:
+    """Return the longest context that the config states; 0 if it states none."""
+    return positions(config) if config.has(*_CONTEXT_KEYS) else 0
 
 
 def activation(config: Config, *names: str, default: str = "silu") -> str:
@@ -42,6 +49,7 @@ def frame(config: Config, layers: Sequence[Layer], **fields: Any) -> Architectur
         "vocab": config.size("vocab_size"),
         "sequence": min(longest, SEQUENCE),
         "max_positions": longest,
+        "max_context": max_context(config),
         "tied_embeddings": config.flag("tie_word_embeddings", default=False),
         "layers": tuple(layers),
         "file": config.file,

@@ -1,0 +1,119 @@
+"""The picture of ``trine infer``: the step by part, and the throughput of a user against that of a GPU over loads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from trine.inference.calibrated import calibrated
+from trine.inference.job import ServingJob
+from trine.inference.screen import seconds_words, shown_parts, step_title
+from trine.inference.serve import answer as answer_job
+from trine.results.axes import tidy, title, write_in_full
+from trine.results.picture import COLOURS, subplots
+
+if TYPE_CHECKING:
+    from trine.inference.answer import ServingAnswer
+
+#: Loads of the curve; the last one is the largest concurrency.
+_MAX_LOADS = 12
+#: Smallest distance of two labels, as a share of an axis.
+_LABEL_ROOM = 0.04
+
+
+def load_curve(answer: ServingAnswer) -> list[ServingAnswer]:
+    """Return answers to the same question at other loads: one request in each lane, doubled up to the most that fit.
+
+    Answers with the all-reduce at the load-store level have a curve at the operator level.
+    """
+    found = []
+    for requests in _loads(answer):
+        other = answer_job(_at_load(answer.job, requests))
+        found.append(other if answer.stack is None else calibrated(other, answer.stack))
+    return found
+
+
+def _loads(answer: ServingAnswer) -> list[int]:
+    """Return requests in flight, the fewest first: doubled, without one close to the most that fit."""
+    layout, most = answer.job.layout, answer.largest_concurrency
+    requests = layout.attention_dp * layout.pp
+    doubled: list[int] = []
+    while 1.4 * requests < most and len(doubled) < _MAX_LOADS - 1:
+        doubled.append(requests)
+        requests *= 2
+    return [*doubled, most]
+
+
+def _at_load(job: ServingJob, requests: int) -> ServingJob:
+    """Return the question with another number of requests, at the operator level."""
+    if job.batch is not None:
+        return replace(job, batch=requests, fidelity="operator")
+    return replace(job, concurrency=requests, fidelity="operator")
+
+
+def draw_answer(answer: ServingAnswer) -> Any:
+    """Return the figure: parts of the step on the left, all loads with the asked one on the right."""
+    figure, (left, right) = subplots(1, 2, figsize=(11, 4.4))
+    _draw_parts(left, answer)
+    _draw_loads(right, answer, load_curve(answer))
+    figure.suptitle(answer.headline, fontsize=9, x=0.01, ha="left", wrap=True)
+    return figure
+
+
+def _draw_parts(axes: Any, answer: ServingAnswer) -> None:
+    """Draw a bar for each part of the step, the longest on top."""
+    parts = shown_parts(answer)
+    longest = max(part.seconds for part in parts)
+    for row, part in enumerate(parts):
+        axes.barh(row, part.seconds * 1e3, color=COLOURS[0])
+        words = f"{seconds_words(part.seconds)}, {part.share:.0%}"
+        axes.annotate(words, (part.seconds * 1e3, row), xytext=(4, 0), textcoords="offset points", va="center",
+                      fontsize=7)  # fmt: skip
+    axes.set_yticks(range(len(parts)), [part.name for part in parts])
+    axes.invert_yaxis()
+    axes.set_xlim(0, longest * 1e3 * 1.3)
+    write_in_full(axes.xaxis)
+    axes.set_xlabel("time (ms)")
+    title(axes, step_title(answer))
+    tidy(axes, "x")
+
+
+def _draw_loads(axes: Any, answer: ServingAnswer, curve: Sequence[ServingAnswer]) -> None:
+    """Draw the curve over loads and the asked load."""
+    is_prefill = answer.job.phase == "prefill"
+    what = "batch" if answer.job.batch is not None else "requests in flight"
+    points = [_point(each) for each in curve]
+    axes.plot(*zip(*points, strict=True), "o-", markersize=4, color=COLOURS[0], label=f"{what} as labelled")
+    for each, point in _labelled(curve, points):
+        axes.annotate(f"{each.requests:,}", point, xytext=(4, 5), textcoords="offset points", fontsize=7)
+    axes.plot(*_point(answer), "*", markersize=14, color=COLOURS[3], label=f"{what}: {answer.requests:,}")
+    axes.margins(x=0.08, y=0.1)
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    write_in_full(axes.xaxis)
+    write_in_full(axes.yaxis)
+    axes.set_xlabel("latency of a prompt (ms)" if is_prefill else "tokens per second of one user")
+    axes.set_ylabel("prompt tokens per second of each GPU" if is_prefill else "tokens per second of each GPU")
+    title(axes, f"up to the {answer.largest_concurrency:,} requests that fit ({answer.limit})")
+    tidy(axes, "both")
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _labelled(
+    curve: Sequence[ServingAnswer], points: Sequence[tuple[float, float]]
+) -> Iterator[tuple[ServingAnswer, tuple[float, float]]]:
+    """Yield the points with room for a label: those far enough from the labelled one before."""
+    widths = [max(point[axis] for point in points) * _LABEL_ROOM for axis in (0, 1)]
+    last: tuple[float, float] | None = None
+    for each, point in zip(curve, points, strict=True):
+        if last is None or any(abs(point[axis] - last[axis]) >= widths[axis] for axis in (0, 1)):
+            last = point
+            yield each, point
+
+
+def _point(answer: ServingAnswer) -> tuple[float, float]:
+    """Return the place of an answer on both axes."""
+    if answer.job.phase == "prefill":
+        return answer.end_to_end_s.value * 1e3, answer.input_tokens_per_s_per_gpu.value
+    return answer.tokens_per_s_per_user.value, answer.tokens_per_s_per_gpu.value
