@@ -184,6 +184,8 @@ RARE = {
         "folding.step_if_none_s",  # tests/property/test_estimated.py
         "folding.step_if_all_s",
         "plan.recorded_collectives",  # a trace of several ranks
+        # messages above 32 MiB: tests/unit/gpu/test_zoom.py
+        *(f"zoom.extension.{name}" for name in ("words", "rates_differ_by", "parts", "parts.bytes", "parts.time_s")),
         # a long run: tests/closed_form/test_other_profiles.py
         "other_profiles", *(f"other_profiles.{name}" for name in ("software", "step_s", "change")),
         *(

@@ -22,6 +22,7 @@ from trine.gpu.fabric import GpuFabric
 from trine.gpu.kernels.build import ACROSS, FAMILIES, automatic, kernel_name, kernel_of
 from trine.gpu.kernels.moe.options import MOE, NORMAL_SMS, MoeOptions, is_low_latency, low_latency_sms
 from trine.gpu.kernels.nccl_nvls import CHANNELS as NVLS_CHANNELS
+from trine.gpu.kernels.nccl_nvls import round_bytes as nvls_round_bytes
 from trine.gpu.kernels.nics import through_nics
 from trine.gpu.kernels.options import WORKGROUPS, KernelOptions
 from trine.gpu.model import GpuModel
@@ -140,12 +141,12 @@ class Programs:
             return self.options.wavefronts
         return self.usual_wavefronts if self.options.wavefronts is None else self.options.wavefronts
 
-    def program(self, name: str, size_bytes: int) -> GpuProgram:
-        """Build the program ``name``, one of :meth:`names`, for this size.
+    def program(self, name: str, size_bytes: int, part_of_bytes: int | None = None) -> GpuProgram:
+        """Build the program ``name``, one of :meth:`names`, for this size, or for this part of a longer message.
 
         Raises InputError for invalid options or plans, and for an ``unroll`` without effect.
         """
-        program = self._build(name, size_bytes)
+        program = self._build(name, size_bytes, part_of_bytes)
         if self.options.unroll is not None and program.op_unroll[np.isin(program.op_kind, DATA_OPS)].all():
             raise InputError(f"has no effect: each operation of {name} sets its own, or none has lines", field="unroll")
         return program
@@ -156,6 +157,12 @@ class Programs:
             return min(size_bytes, self.plan_bytes())
         parts = 1 if name.startswith(ONESHOT) else self.num_ranks
         return min(size_bytes, parts * self.workgroups * self._kernel_options(size_bytes).step_bytes)
+
+    def round_bytes(self, name: str, size_bytes: int) -> int | None:
+        """Return the bytes of a message that a program in rounds moves at a time; None for other programs."""
+        if name != "nvls" or not self.bookkeeping:
+            return None
+        return nvls_round_bytes(size_bytes, self.workgroups, self.num_ranks)
 
     def plan_bytes(self) -> int:
         """Return the smallest size that the plan supports; 0 without a plan."""
@@ -172,12 +179,12 @@ class Programs:
         sent_bytes = options.lines() * options.line_bytes * (self.num_ranks - 1)
         return sent_bytes * PS_PER_S // rate if rate else 0
 
-    def _build(self, name: str, size_bytes: int) -> GpuProgram:
+    def _build(self, name: str, size_bytes: int, part_of_bytes: int | None) -> GpuProgram:
         if self.plan is not None:
             from trine.gpu.kernels.lower.plan import lower_plan
 
             return lower_plan(self.plan, size_bytes, line_bytes=self.line_bytes, wavefronts=self.wavefronts)
-        options = self._kernel_options(size_bytes)
+        options = self._kernel_options(size_bytes, part_of_bytes)
         if not self.is_even and f"{self.op}/{name}" in ACROSS:
             sizes = ", ".join(str(self.domains.count(node)) for node in range(self.num_nodes))
             hint = f": take {_UNEVEN[self.op]!r}" if self.op in _UNEVEN else ""
@@ -190,13 +197,13 @@ class Programs:
             return program
         return through_nics(program, lambda source, target: self.domains[source] != self.domains[target])
 
-    def _kernel_options(self, size_bytes: int) -> KernelOptions:
+    def _kernel_options(self, size_bytes: int, part_of_bytes: int | None = None) -> KernelOptions:
         options = self.options
         return KernelOptions(
             op=self.op, num_ranks=self.num_ranks, size_bytes=size_bytes, workgroups=self.workgroups,
             wavefronts=self.wavefronts or self.usual_wavefronts, protocol=options.wire_protocol,
             line_bytes=self.line_bytes, bookkeeping=self.bookkeeping, num_nodes=self.num_nodes if self.is_even else 1,
-            matrix=self._matrix(size_bytes), moe=self.moe,
+            matrix=self._matrix(size_bytes), moe=self.moe, part_of_bytes=part_of_bytes,
         )  # fmt: skip
 
     def _matrix(self, size_bytes: int) -> Sequence[Sequence[int]] | None:
@@ -276,8 +283,8 @@ class LoadStoreRuns:
         self.programs = Programs(op, len(self.ranks), self.options, *shape, bookkeeping, domains)
         self.model = self.programs.model(self.model)
 
-    def row(self, size_bytes: int) -> LoadStoreRow:
-        """Return the fastest algorithm's result for this size."""
+    def row(self, size_bytes: int, part_of_bytes: int | None = None) -> LoadStoreRow:
+        """Return the fastest algorithm's result for this size, or for this part of a longer message."""
         if size_bytes < 1:
             raise InputError(f"the load-store level moves at least 1 byte, got {size_bytes}", field="size")
         best: LoadStoreRow | None = None
@@ -288,7 +295,7 @@ class LoadStoreRuns:
             if best is not None and self.is_hopeless(name, size_bytes, best.time.time_ps):
                 tried.append((name, None))
                 continue
-            row = self._row(name, size_bytes, unfolded)
+            row = self._row(name, size_bytes, unfolded, part_of_bytes)
             if not row.finished:
                 best = row
                 break
@@ -322,9 +329,11 @@ class LoadStoreRuns:
         lower_bound_ps = self.programs.oneshot_lower_bound_ps
         return name == ONESHOT and lower_bound_ps(size_bytes, self.cluster, self.group) >= best_ps
 
-    def _row(self, name: str, size_bytes: int, unfolded: list[InputError] | None) -> LoadStoreRow:
+    def _row(
+        self, name: str, size_bytes: int, unfolded: list[InputError] | None, part_of_bytes: int | None
+    ) -> LoadStoreRow:
         began = time.perf_counter()
-        run = self._verified(self.programs.program(name, size_bytes), unfolded)
+        run = self._verified(self.programs.program(name, size_bytes, part_of_bytes), unfolded)
         factor = bus_factor(self.op, len(self.ranks))
         notes = ("folded and unfolded runs gave the same times, waits and counts",) if run.fold.verified else ()
         result = GpuResult(

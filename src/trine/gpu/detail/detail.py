@@ -344,6 +344,11 @@ def kernel_detail(
         load-store level or its recording does not support. KeyboardInterrupt: on Ctrl-C before the end.
     """
     setup, machine, result = simulated_step(workload, plan, result, options, "a kernel in detail is")
+    return detailed_kernel(setup, machine, result, detail).answer()
+
+
+def detailed_kernel(setup: Setup, machine: Cluster, result: Result, detail: DetailOptions) -> DetailedKernel:
+    """Return the kernel that the options choose, ready to run. Raises as :func:`kernel_detail`."""
     if result.scope is not None and result.scope.estimate_ps is not None:
         raise InputError("the step is an estimate, so that when ranks come to a kernel is not known")
     chosen = choose(result, RankGrid(setup.plan.axes), detail)
@@ -351,22 +356,53 @@ def kernel_detail(
         algorithm=detail.algorithm, protocol=detail.protocol, workgroups=detail.workgroups, gpu_model=detail.gpu_model
     )
     places = [int(setup.places[rank]) for rank in chosen.group]
-    return _Detailed(detail, chosen, LoadStoreRuns(chosen.what.kind, machine, places, loadstore_options)).answer()
+    return DetailedKernel(detail, chosen, LoadStoreRuns(chosen.what.kind, machine, places, loadstore_options))
 
 
 @dataclass(frozen=True, slots=True)
-class _Detailed:
-    """Inputs of a kernel detail."""
+class DetailedKernel:
+    """Inputs of a kernel detail. part_of_bytes: size of the message that the collective is the first part of."""
 
     detail: DetailOptions
     chosen: ChosenCollective
     runs: LoadStoreRuns
+    part_of_bytes: int | None = None
 
-    def answer(self) -> KernelDetail:
-        """Run the fastest candidate kernel with the requested wait method; for BOTH, also with a monitor."""
+    def part(self, size_bytes: int) -> DetailedKernel:
+        """Return the same kernel for the first ``size_bytes`` of the message."""
+        what = replace(self.chosen.what, size_bytes=size_bytes)
+        whole_bytes = self.chosen.what.size_bytes
+        return replace(self, chosen=replace(self.chosen, what=what), part_of_bytes=whole_bytes)
+
+    def after_last_ps(self, name: str) -> int:
+        """Return the time of a program from the last rank's arrival to the end on the rank, without a replay."""
+        kernel = self._begun(name, ModelOptions(poll=self.detail.poll).of(self.runs.model), None)
+        return kernel.end_ps(self.chosen.position) - int(kernel.starts_ps.max())
+
+    def fastest_name(self) -> str:
+        """Return the fastest candidate kernel, which is run only if there is a choice."""
+        size_bytes = self.chosen.what.size_bytes
+        best, best_ps = "", 0
+        for name in self.runs.programs.names(size_bytes):
+            if not best:
+                best = name
+                continue
+            best_ps = best_ps or self.after_last_ps(best)
+            if self.runs.is_hopeless(name, size_bytes, best_ps):
+                continue
+            time_ps = self.after_last_ps(name)
+            if time_ps < best_ps:
+                best, best_ps = name, time_ps
+        return best
+
+    def answer(self, name: str | None = None) -> KernelDetail:
+        """Run a kernel with the requested wait method; for BOTH, also with a monitor. name: None: the fastest one."""
         poll, sync = self.detail.poll, None if self.detail.sync in (BOTH, DEFAULT) else self.detail.sync
         model = ModelOptions(sync=sync, poll=poll).of(self.runs.model)
-        name, first = self._fastest(model, sync)
+        if name is None:
+            name, first = self._fastest(model, sync)
+        else:
+            first = self._run(name, model, sync)
         results, why_fewer = [first], []
         if self.detail.sync == BOTH and model.poll_ps is not None and model.monitor is None:
             try:
@@ -391,12 +427,15 @@ class _Detailed:
         return best
 
     def _run(self, name: str, model: GpuModel, sync: str | None) -> EidolonResult:
+        return self._begun(name, model, sync).replayed(self.chosen.position)
+
+    def _begun(self, name: str, model: GpuModel, sync: str | None) -> BegunKernel:
         chosen, runs = self.chosen, self.runs
         sync_text = "" if sync is None else f", {sync}"
         announce_stage(f"{len(chosen.group)} GPUs load by load: {name}{sync_text}")
-        kernel = BegunKernel(
-            program=runs.programs.program(name, chosen.what.size_bytes), cluster=runs.cluster, group=runs.group,
-            model=model, starts_ps=chosen.start_ps - chosen.start_ps.min(), sync=sync,
+        return BegunKernel(
+            program=runs.programs.program(name, chosen.what.size_bytes, self.part_of_bytes),
+            cluster=runs.cluster, group=runs.group, model=model, sync=sync,
+            starts_ps=chosen.start_ps - chosen.start_ps.min(),
             origin="peers that begin when they do in the step, recorded in a run of all GPUs of the group",
         )  # fmt: skip
-        return kernel.replayed(chosen.position)

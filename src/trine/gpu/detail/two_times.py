@@ -12,15 +12,17 @@ import numpy as np
 from trine.collectives.options import AUTO, CollectiveTime
 from trine.common.arguments import takes
 from trine.common.evidence import Evidence
-from trine.common.units import format_time
+from trine.common.units import format_bytes, format_time
 from trine.errors import InputError
+from trine.gpu.collective.extension import Extension
 from trine.gpu.collective.options import LoadStoreOptions
 from trine.gpu.collective.result import PARTS
 from trine.gpu.collective.runs import LoadStoreRow, LoadStoreRuns
 from trine.gpu.collective.time_split import LAUNCH, LINKS, split
 from trine.gpu.collective.two_levels import summed_parts
 from trine.gpu.detail.choice import of_rank
-from trine.gpu.detail.detail import KernelDetail, kernel_detail, simulated_step
+from trine.gpu.detail.detail import KernelDetail, detailed_kernel, simulated_step
+from trine.gpu.detail.long import row_of_long, run_long
 from trine.gpu.detail.zoom import ZoomChoice, choose_zoom
 from trine.gpu.kernels.build import has_kernel
 from trine.gpu.kernels.options import PROTOCOLS
@@ -65,7 +67,8 @@ class StepEffect:
 class ZoomResult(Report):
     """One collective of a step at both levels.
 
-    detail: the collective load by load. formula: the operator level's answer for the collective alone; None without
+    detail: the collective load by load, or its first part. extension: from that part to the whole message; None if the
+    whole one was run. formula: the operator level's answer for the collective alone; None without
     a library's formula. same: the kernel compared with the formula, alone, with all ranks arriving together: by the
     operator level's algorithm, if that has a kernel. causes: add up to the difference of the two times.
     """
@@ -74,6 +77,7 @@ class ZoomResult(Report):
 
     choice: ZoomChoice
     detail: KernelDetail
+    extension: Extension | None
     formula: CollectiveTime | None
     same: CollectiveTime
     causes: tuple[CauseRow, ...]
@@ -87,7 +91,12 @@ class ZoomResult(Report):
     @property
     def loadstore_ps(self) -> int:
         """Time at the load-store level, from the arrival of the last rank to the end on the rank."""
-        return self.detail.after_last_ps
+        return self.detail.after_last_ps if self.extension is None else self.extension.time_ps
+
+    @property
+    def loadstore_with_wait_ps(self) -> int:
+        """Time at the load-store level, from the arrival of the rank itself."""
+        return self.loadstore_ps + self.detail.time_ps - self.detail.after_last_ps
 
     @property
     def difference_ps(self) -> int:
@@ -144,7 +153,10 @@ class ZoomResult(Report):
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
-        return (*self.detail.evidence, Evidence("change of the step", "modelled", _ESTIMATE))
+        change = Evidence("change of the step", "modelled", _ESTIMATE)
+        if self.extension is None:
+            return (*self.detail.evidence, change)
+        return (*self.detail.evidence, Evidence("time load by load", "modelled", self.extension.words), change)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -154,7 +166,10 @@ class ZoomResult(Report):
         """Return both times, the difference by cause, and the effect on the step."""
         effect, what = self.effect, self.choice.what
         largest = f"the longest of {self.choice.matches} on rank {self.choice.rank}, the slowest"
-        lines = [*wrapped("zoom", f"{what.words}; {largest}"), *aligned(self._level_lines(), 1), ""]
+        lines = [*wrapped("zoom", f"{what.words}; {largest}"), *aligned(self._level_lines(), 1)]
+        if self.extension is not None:
+            lines += wrapped("load by load", self.extension.words)
+        lines.append("")
         lines += aligned([("difference by cause", "time"), *self._cause_lines()], 1)
         lines += [line for cause in self.causes if cause.time_ps for line in wrapped(cause.name, cause.why)]
         lines += ["", *wrapped("levels", self.verdict), *wrapped("replay", self._replay_words())]
@@ -181,7 +196,7 @@ class ZoomResult(Report):
             ("operator level", format_time(self.operator_ps), algorithm, format_time(detail.operator_ps)),
             (
                 "load by load", format_time(self.loadstore_ps), f"{detail.algorithm}/{detail.protocol}",
-                format_time(detail.time_ps),
+                format_time(self.loadstore_with_wait_ps),
             ),
             ("load by load, alone", format_time(same.time_ps), f"{same.algorithm}/{same.protocol}", ""),
         ]  # fmt: skip
@@ -195,7 +210,8 @@ class ZoomResult(Report):
             else "in the run of all ranks"
         )
         wait = "" if kernel.wait_ps is None else f", a wavefront waits {format_time(kernel.wait_ps)} for flags"
-        return f"rank {rank} {how}: {format_time(self.loadstore_ps)}{wait}"
+        part = "" if self.extension is None else f", {format_bytes(self.detail.chosen.what.size_bytes)} of the message"
+        return f"rank {rank} {how}{part}: {format_time(self.detail.after_last_ps)}{wait}"
 
     def _cause_lines(self) -> list[tuple[str, str]]:
         rows = [(cause.name, _signed(cause.time_ps)) for cause in self.causes if cause.time_ps]
@@ -220,6 +236,7 @@ class ZoomResult(Report):
             "same_s": seconds(self.same.time_ps),
             "same_algorithm": self.same.algorithm,
             "same_protocol": self.same.protocol,
+            "extension": self._extension_row(),
             "difference_s": seconds(self.difference_ps),
             "inside_range": self.is_inside,
             "verdict": self.verdict,
@@ -230,6 +247,12 @@ class ZoomResult(Report):
             },
             "detail": self.detail.document(),
         }  # fmt: skip
+
+    def _extension_row(self) -> Row | None:
+        if self.extension is None:
+            return None
+        parts = [{"bytes": part.size_bytes, "time_s": seconds(part.time_ps)} for part in self.extension.parts]
+        return {"words": self.extension.words, "rates_differ_by": self.extension.difference, "parts": parts}
 
     def tables(self) -> dict[str, Table]:
         """Return ``causes``, and the tables of the detail."""
@@ -261,7 +284,8 @@ def zoom(
         (:func:`trine.gpu.detail.zoom.choose_zoom`). result: the step's result, if known.
 
     The rank is replayed with its peers' writes from the step; for the causes, the kernel also runs with all ranks
-    arriving together, and up to ``SPLIT_BYTES`` without one limit after the other.
+    arriving together, and up to ``SPLIT_BYTES`` without one limit after the other. Of a long message the first parts
+    are run, and the time is extended (:mod:`trine.gpu.collective.extension`).
 
     Raises
     ------
@@ -270,13 +294,15 @@ def zoom(
     """
     setup, machine, result = simulated_step(workload, plan, result, options, "a zoom is into")
     choice = choose_zoom(result, RankGrid(setup.plan.axes), word)
-    detail = kernel_detail(setup.workload, setup.plan, choice.options, result, options=options)
+    long = run_long(detailed_kernel(setup, machine, result, choice.options))
+    detail, loadstore_ps = long.detail, long.after_last_ps
     places = [int(setup.places[rank]) for rank in detail.chosen.group]
     formula = _formula(setup, choice, places)
     runs = LoadStoreRuns(choice.what.kind, machine, places)
-    same, causes = _Causes(detail, formula, runs).all()
+    same, causes = _Causes(detail, choice.what.size_bytes, loadstore_ps, formula, runs).all()
+    effect = _effect(result, choice, loadstore_ps - detail.operator_after_last_ps)
     return ZoomResult(
-        choice=choice, detail=detail, formula=formula, same=same, causes=causes, effect=_effect(result, choice, detail)
+        choice=choice, detail=detail, extension=long.extension, formula=formula, same=same, causes=causes, effect=effect
     )
 
 
@@ -303,17 +329,19 @@ class _Causes:
     """The way from the operator level's time to the load-store time, one change after the other."""
 
     detail: KernelDetail
+    size_bytes: int
+    loadstore_ps: int
     formula: CollectiveTime | None
     runs: LoadStoreRuns
 
     def all(self) -> tuple[CollectiveTime, tuple[CauseRow, ...]]:
         """Return the time of the compared kernel, alone, and the causes; these add up to the difference."""
         same_runs, why = self._same_algorithm()
-        same = same_runs.row(self._size_bytes)
+        same = row_of_long(same_runs, self.size_bytes)
         fastest_ps = self._fastest_ps(same)
         causes = [self._in_the_step(), *self._of_parts(same_runs, same)]
         causes.append(CauseRow(name=ALGORITHM, time_ps=fastest_ps - same.time.time_ps, why=why))
-        late_ps = self.detail.after_last_ps - fastest_ps
+        late_ps = self.loadstore_ps - fastest_ps
         late = "early ranks have begun when the last one comes; and this rank may end before others do"
         return same.time, (*causes, CauseRow(name=LATE, time_ps=late_ps, why=late))
 
@@ -335,9 +363,9 @@ class _Causes:
             return same.time.time_ps
         starts_ps = self.detail.chosen.start_ps
         if (starts_ps == starts_ps[0]).all():
-            return self.detail.after_last_ps
+            return self.loadstore_ps
         own = LoadStoreOptions(algorithm=self.detail.algorithm, protocol=self.detail.protocol)
-        return self._with(own).row(self._size_bytes).time.time_ps
+        return row_of_long(self._with(own), self.size_bytes).time.time_ps
 
     def _same_algorithm(self) -> tuple[LoadStoreRuns, str]:
         """Return runs by the operator level's algorithm, or else by the detail's, and what the difference means.
@@ -356,7 +384,7 @@ class _Causes:
         for protocol in protocols:
             try:
                 found = self._with(LoadStoreOptions(algorithm=wanted, protocol=protocol))
-                found.programs.program(found.programs.names(self._size_bytes)[0], self._size_bytes)
+                found.programs.program(found.programs.names(self.size_bytes)[0], self.size_bytes)
             except InputError as problem:
                 problems.append(str(problem))
                 continue
@@ -366,10 +394,6 @@ class _Causes:
             )
             return found, same
         return self._with(own), f"{wanted} is impossible load by load: {problems[-1]}"
-
-    @property
-    def _size_bytes(self) -> int:
-        return self.detail.chosen.what.size_bytes
 
     def _with(self, options: LoadStoreOptions) -> LoadStoreRuns:
         return LoadStoreRuns(self.runs.op, self.runs.cluster, self.runs.ranks, options)
@@ -418,8 +442,8 @@ def _loadstore_parts(runs: LoadStoreRuns, row: LoadStoreRow) -> Mapping[str, tup
     return {LAUNCH: (launch_ps, "before the first workgroup"), REST: (row.time.time_ps - launch_ps, limit)}
 
 
-def _effect(result: Result, choice: ZoomChoice, detail: KernelDetail) -> StepEffect:
-    """Estimate the effect of the load-store time of all collectives of this kind, axis and size on the step."""
+def _effect(result: Result, choice: ZoomChoice, difference_ps: int) -> StepEffect:
+    """Estimate the effect on the step if all collectives of this kind, axis and size took ``difference_ps`` longer."""
     what, alone = choice.what, result.rank(choice.rank)
     of_step = [one for one in of_rank(alone, 0) if one.step == what.step]
     count, axis_ps = 0, 0
@@ -432,5 +456,5 @@ def _effect(result: Result, choice: ZoomChoice, detail: KernelDetail) -> StepEff
             count += one.count
     exposed_ps = alone.terms.exposed.get(what.axis, 0)
     share = min(1.0, exposed_ps / axis_ps) if axis_ps else 0.0
-    change_ps = round(count * (detail.after_last_ps - detail.operator_after_last_ps) * share)
+    change_ps = round(count * difference_ps * share)
     return StepEffect(count=count, exposed_share=share, step_ps=result.step_time_ps, change_ps=change_ps)

@@ -84,6 +84,11 @@ def chunk_bytes(size_bytes: int, channels: int, ranks: int) -> int:
     return next(chunk for chunk, rounds in _CHUNKS if size_bytes >= rounds * channels * ranks * chunk)
 
 
+def round_bytes(size_bytes: int, channels: int, ranks: int) -> int:
+    """Return the bytes of a message that all channels move at a time for all ranks."""
+    return channels * ranks * chunk_bytes(size_bytes, channels, ranks)
+
+
 class _Kernel:
     """The program under construction."""
 
@@ -94,7 +99,7 @@ class _Kernel:
         self.scatters, self.gathers = options.op != "all_gather", options.op != "reduce_scatter"
         self.source = self.builder.data("input", self.ranks if self.scatters else 1, lines)
         self.result = self.builder.data("output", self.ranks if self.gathers else 1, lines)
-        chunk = chunk_bytes(options.size_bytes, self.channels, self.ranks) // options.line_bytes
+        chunk = chunk_bytes(options.whole_bytes, self.channels, self.ranks) // options.line_bytes
         self.chunk = max(1, min(chunk, -(-lines // self.channels)))
         slots = self.channels * STEPS * self.ranks
         self.up = self.builder.scratch("to be added up", slots, self.chunk)

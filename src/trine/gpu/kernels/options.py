@@ -63,6 +63,8 @@ class KernelOptions:
     requests of a wavefront in flight, 0: the GPU model's. bookkeeping: whether kernels do a library's other work
     besides moving data (:mod:`trine.gpu.kernels.options`). matrix: for all_to_all_v, bytes from
     each rank (row) to each rank (column). moe: for moe_dispatch and moe_combine, the tokens and experts exchanged.
+    part_of_bytes: size of the message that this one is the first part of, by which a library chooses its chunks;
+        None: the message is whole.
 
     Raises InputError: a number out of range, an unknown protocol, sync or waits.
     """
@@ -81,6 +83,7 @@ class KernelOptions:
     num_nodes: int = 1
     matrix: Sequence[Sequence[int]] | None = None
     moe: MoeOptions | None = None
+    part_of_bytes: int | None = None
 
     def __post_init__(self) -> None:
         from trine.gpu.validate import MAX_WAVEFRONTS
@@ -90,6 +93,8 @@ class KernelOptions:
         if self.num_ranks % self.num_nodes:
             raise InputError(f"{self.num_ranks} ranks do not divide over {self.num_nodes} nodes", field="num_nodes")
         check_whole("size_bytes", self.size_bytes, 1, MAX_SIZE_BYTES)
+        if self.part_of_bytes is not None:
+            check_whole("part_of_bytes", self.part_of_bytes, self.size_bytes, MAX_SIZE_BYTES)
         check_whole("workgroups", self.workgroups, 1, 4096)
         check_whole("wavefronts", self.wavefronts, 1, MAX_WAVEFRONTS)
         check_whole("line_bytes", self.line_bytes, 16, 4096)
@@ -103,6 +108,11 @@ class KernelOptions:
         ):
             if value not in choices:
                 raise InputError(f"unknown {field} {value!r}{nearest(value, choices)}", field=field)
+
+    @property
+    def whole_bytes(self) -> int:
+        """Size of the message by which a library chooses its chunks."""
+        return self.size_bytes if self.part_of_bytes is None else self.part_of_bytes
 
     @property
     def flagged(self) -> bool:

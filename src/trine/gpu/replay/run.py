@@ -154,6 +154,12 @@ class BegunKernel:
         kernel_of = np.concatenate([np.full(len(ranks), -1, np.int32), np.arange(program.num_kernels, dtype=np.int32)])
         return KernelTasks(graph, kernel_of)
 
+    def end_ps(self, target: int) -> int:
+        """Return the end of rank ``target`` in a run of all ranks, without a record. Raises as :meth:`replayed`."""
+        run = run_gpus(self.program, self.cluster, self.group, self.model, tasks=self.tasks).whole()
+        simulated = int(run.gpu.ranks[run.gpu.gpu_of[target]])
+        return _end_ps(run, simulated)
+
     def replayed(self, target: int) -> EidolonResult:
         """Return rank ``target`` in detail; if all ranks are alike, ``work.target`` is the rank simulated for it.
 
