@@ -111,6 +111,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--seconds", type=float, default=3600)
     options.add_argument("--corpus", type=Path, help="a folder of real files, as further seeds")
+    options.add_argument("--seed", type=int, default=0, help="of libFuzzer's draws; 0: from the clock")
     options.add_argument("--found", type=Path, default=Path("fuzz-found"), help="folder for failing cases")
     given = options.parse_args()
     instrument()
@@ -119,7 +120,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for content in seeds(cases, given.corpus):
         (folder / hashlib.sha256(content).hexdigest()[:24]).write_bytes(content)
-    libfuzzer = (f"-max_len={MAX_BYTES}", "-timeout=120", "-rss_limit_mb=6000", str(folder))
+    libfuzzer = (f"-seed={given.seed}", f"-max_len={MAX_BYTES}", "-timeout=120", "-rss_limit_mb=6000", str(folder))
     atheris.Setup([sys.argv[0], *libfuzzer], cases.run, custom_mutator=cases.mutate)
     atheris.Fuzz()
 

@@ -93,7 +93,7 @@ JOB = ("--gpus", "2", "--parallel", "ddp", "--topology", "ring", "--bandwidth", 
 def samples() -> tuple[Sample, ...]:
     """Return all samples, made once."""
     found = (*_clusters(), *_traces(), *_chakra(), *_plans(), *_gpus(), *_eidolon(), *_lists(), *_runs(), *_served())
-    found = (*found, *_recognised())
+    found = (*found, *_recognised(), *_newer())
     return tuple(
         replace(each, reads_alone=each.argv[:2] in READING or each.argv[0] in ("run", "report")) for each in found
     )
@@ -315,6 +315,97 @@ def _recognised() -> list[Sample]:
         _one("environment dump", "words", "env.txt", ENVIRONMENT, "cluster", "import", "env.txt"),
         _one("json log", "json", "t.json", run, "check", "t.json", "--cluster", "dgx-h100"),
     ]
+
+
+TOPOLOGY_AND_PEERS = """\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
+GPU0\t X \tPHB\t0-31\t0\tN/A
+GPU1\tPHB\t X \t0-31\t0\tN/A
+
+ \tGPU0\tGPU1
+ GPU0\tX\tGNS
+ GPU1\tGNS\tX
+
+Legend:
+
+  X    = Self
+  GNS  = GPU not supported
+"""
+ASTRA_NETWORK = "topology: [ Ring, Switch ]\nnpus_count: [ 2, 2 ]\nbandwidth: [ 50.0, 25.0 ]\nlatency: [ 500.0, 900 ]\n"
+CHAKRA_ROWS = [
+    {"Id": 1, "Name": "a", "NodeType": 4, "ctrlDeps": [], "data_deps": [], "runtime": 10, "is_cpu_op": False},
+    {"Id": 2, "Name": "b", "NodeType": 4, "ctrlDeps": [1], "data_deps": [1], "runtime": 10, "is_cpu_op": False},
+]
+OLDER_INFRAGRAPH = {
+    "inventory": {
+        "devices": {
+            "HOST": {
+                "name": "HOST",
+                "components": {
+                    "npu": {"name": "npu", "count": 2, "npu": {"memory": "MEM_HBM"}},
+                    "sw": {"name": "sw", "count": 1, "switch": {"custom": {}}},
+                },
+                "connections": ["npu.0.up.sw.0", "npu.1.up.sw.0"],
+                "links": {"up": {"name": "up", "type": "LINK_PCIE"}},
+            }
+        },
+        "links": {},
+    },
+    "device_instances": {"host": {"count": 1, "device": "HOST"}},
+    "connections": [],
+}
+SOFTWARE = """name: ours
+description: our fork
+base: megatron-core
+operators: {attention: flash, kernels: {norm: [1, 2]}, passes: {gated: [1.67, 2.6]}}
+launch: {cpu_us_per_kernel: 30, synchronises: step}
+step:
+- {name: gradient norm, gradient_passes: 1, all_reduces: 1}
+plan: {schedule: 1f1b, dp_overlap: true}
+sources: {launch.cpu_us_per_kernel: "our profile of 3 May"}
+"""
+EXPERIMENT = {
+    "command": "collective", "settings": {"op": "all_reduce", "cluster": "dgx-h100", "gpus": 2},
+    "vary": {"size": [1024, 2048]}, "samples": None, "seed": 0, "search": None,
+    "question": "trine.cli.record:answer_point", "inputs": {},
+}  # fmt: skip
+
+
+def _journal() -> bytes:
+    """Return the journal of :data:`EXPERIMENT` with one of its two points, and its checksums."""
+    from trine.experiments.journal import with_checksum
+    from trine.experiments.spec import RESULT_VERSION, ExperimentSpec
+
+    spec = ExperimentSpec(**EXPERIMENT)
+    header = {"experiment": spec.id, "result_version": RESULT_VERSION, "host": "h"}
+    point = {"point": 0, "key": "0", "status": "failed", "fields": {"size": 1024}, "seconds": 0.5, "reason": "no"}
+    lines = []
+    for content in (header, point):
+        lines.append(with_checksum(json.dumps(content, separators=(",", ":"))))
+    return b"".join(lines)
+
+
+def _newer() -> list[Sample]:
+    """Files that trine has read since 0.15: other tools' forms, profiles of software, and received experiments."""
+    chakra = json.dumps({"workload_graph": CHAKRA_ROWS, "workload_name": "w"})
+    older = json.dumps(OLDER_INFRAGRAPH)
+    measured = {name: (DATA / "measured_gpus" / name).read_bytes() for name in ("a6000.yaml", "a6000.csv")}
+    ring = ("--gpus", "2", "--topology", "ring", "--bandwidth", "65 GB/s", "--latency", "1 us")
+    on_measured = ("train", "model:gpt-2,layers=1,batch=1", "--dp", "2", "--gpu", "./a6000.yaml", *ring)
+    experiment = {"d/experiment.json": json.dumps(EXPERIMENT).encode(), "d/journal/0-of-1/w.jsonl": _journal()}
+    rtx = ("--gpu", "rtx4090")
+    return [
+        _one("topology and peers", "words", "p.txt", TOPOLOGY_AND_PEERS, "cluster", "import", "p.txt", *rtx),
+        _one("astra network", "yaml", "net.yml", ASTRA_NETWORK, "cluster", "import", "net.yml"),
+        _one("chakra json", "json", "job.0.json", chakra, "chakra", "inspect", "job.0.json"),
+        _one("older infragraph", "json", "i.json", older, "cluster", "import", "i.json", "--gpu", "h100-sxm",
+             "--link", "HOST.up=200 GB/s, 1 us"),
+        _one("software", "yaml", "s.yaml", SOFTWARE, "software", "show", "./s.yaml"),
+        Sample("experiment", "json", "d/experiment.json", experiment, ("sweep", "d", "--status")),
+        Sample("journal", "words", "d/journal/0-of-1/w.jsonl", experiment, ("sweep", "d", "--status")),
+        Sample("compacted journal", "words", "d/journal/0-of-1/w.jsonl", experiment, ("sweep", "d", "--compact")),
+        Sample("measured gpu", "yaml", "a6000.yaml", measured, on_measured),
+        Sample("measured rows", "csv", "a6000.csv", measured, on_measured),
+    ]  # fmt: skip
 
 
 def _one(name: str, kind: str, file: str, data: str | bytes, *argv: str) -> Sample:

@@ -9,6 +9,8 @@ from statistics import median
 from typing import Any
 
 from trine.check.hypotheses import LAUNCH, NETWORK, NICS, PCIE, TCP, Expected, expect
+from trine.check.library_version import version_notes
+from trine.check.nccl_rows import Measure
 from trine.check.nccl_tests import GIVEN, NcclLog
 from trine.check.result import FAST, INSIDE, SLOW, CheckedRow, CheckResult
 from trine.check.verdict import INCOMPLETE, MISFIT, SLOW_RUN, UNDECIDED, Verdict, check_curve
@@ -19,6 +21,12 @@ from trine.collectives.options import AUTO, CollectiveOptions, CollectiveTime
 from trine.collectives.sizes import bus_factor
 from trine.common.units import whole_number
 from trine.errors import InputError
+
+#: Calls of a group overlap, which trine's times of single calls do not have.
+_GROUPED = (
+    "{} calls are launched as one group (-m), so small sizes take less than single calls, which trine predicts: "
+    "measure without -m"
+)
 
 
 def check_log(
@@ -38,7 +46,9 @@ def check_log(
     doubt = _check_ratio(log, log.op, len(cluster.gpus))
     stated_options, stated = options_of(log)
     options = stated_options if options is None else options
-    measured, notes = measured_times(log, in_place)
+    _check_library(log, cluster)
+    measured, notes = measured_times(log, in_place, len(cluster.gpus))
+    library_notes = version_notes(log, cluster.library)
     expected = expect(log.op, [size for size, _ in measured], cluster, options)
     rows = tuple(_checked(size, times, p) for (size, times), p in zip(measured, expected.usual, strict=True))
     foreign = mismatches(log, cluster)
@@ -51,7 +61,8 @@ def check_log(
         state=judged.state, reason=judged.reason, suspicious_from=judged.suspicious_from,
         suspicious_to=judged.suspicious_to, log_odds=judged.log_odds, cause=judged.cause, stated=judged.stated,
         alike=judged.alike, causes=judged.causes, noise=judged.noise, unexplained_from=judged.unexplained_from,
-        hints=hints_of(log, cluster), notes=(*log.notes, *doubt, *stated, *notes, *foreign, *doubts(log, cluster)),
+        hints=hints_of(log, cluster),
+        notes=(*log.notes, *doubt, *stated, *notes, *foreign, *doubts(log, cluster), *library_notes),
     )  # fmt: skip
 
 
@@ -65,6 +76,8 @@ def _judge(log: NcclLog, expected: Expected, rows: Sequence[CheckedRow], foreign
         return Verdict(state=UNDECIDED, reason=log.fault)
     measured = [row.measured_ps for row in rows]
     judged = check_curve(expected, measured, stated=stated_causes(log), excluded=excluded_causes(log))
+    if log.aggregated > 1 and judged.state == MISFIT and any(row.state == FAST for row in rows):
+        judged = replace(judged, state=UNDECIDED, reason=_GROUPED.format(log.aggregated))
     if log.incomplete is None or judged.state in (SLOW_RUN, MISFIT):
         return judged
     reason = "; ".join(filter(None, (log.incomplete, judged.reason)))
@@ -121,6 +134,15 @@ def _check_ranks(log: NcclLog, cluster: Cluster) -> None:
     raise InputError(message, file=log.path)
 
 
+def _check_library(log: NcclLog, cluster: Cluster) -> None:
+    """Raise InputError for a log of NCCL and GPUs of AMD, or of RCCL and GPUs of NVIDIA."""
+    vendors = {"nccl": "NVIDIA", "rccl": "AMD"}
+    if log.library in vendors and cluster.library in vendors and log.library != cluster.library:
+        needed, present = vendors[log.library], vendors[cluster.library]
+        message = f"the log is of {log.library.upper()}, and {cluster.name!r} has GPUs of {present}: give --cluster a "
+        raise InputError(f"{message}machine with GPUs of {needed} (trine cluster list)", file=log.path)
+
+
 def _check_ratio(log: NcclLog, op: str, num_ranks: int) -> tuple[str, ...]:
     """Compare the collective's busbw / algbw with the log's; a note if --op or --gpus contradicts the log.
 
@@ -135,25 +157,50 @@ def _check_ratio(log: NcclLog, op: str, num_ranks: int) -> tuple[str, ...]:
     raise InputError(f"{ratios}: another collective, or another number of ranks (--op, --gpus)", file=log.path)
 
 
-def measured_times(log: NcclLog, in_place: bool) -> tuple[list[tuple[int, list[tuple[int, float]]]], tuple[str, ...]]:
-    """Return (size, [(time in ps, bus bandwidth)]) in ascending sizes, and notes about skipped rows."""
+def measured_times(
+    log: NcclLog, in_place: bool, num_ranks: int | None = None
+) -> tuple[list[tuple[int, list[tuple[int, float]]]], tuple[str, ...]]:
+    """Return (size, [(time in ps, bus bandwidth)]) in ascending sizes, and notes about skipped rows.
+
+    num_ranks: of the machine; a table that has bus bandwidths alone needs it. Raises InputError for such a table
+    without it, and for a log without the results.
+    """
     times_by_size: dict[int, list[tuple[int, float]]] = {}
-    num_missing = 0
+    num_missing = num_empty = 0
     for row in log.rows:
         result = row.in_place if in_place else row.out_of_place
-        if result is None or row.size_bytes == 0:
+        if result is not None and row.size_bytes == 0:
+            num_empty += 1
+        elif result is None:
             num_missing += 1
-            continue
-        times_by_size.setdefault(row.size_bytes, []).append((result.time_ps, result.busbw_bytes_per_s))
+        else:
+            times_by_size.setdefault(row.size_bytes, []).append(_time_and_rate(log, row.size_bytes, result, num_ranks))
     kind, other_kind = ("in-place", "out-of-place") if in_place else ("out-of-place", "in-place")
     if not times_by_size:
         raise InputError(f"has no {kind} results; {'leave out' if in_place else 'give'} --in-place for {other_kind}",
                          file=log.path)  # fmt: skip
     rows = "1 row has" if num_missing == 1 else f"{num_missing} rows have"
     notes = (f"{rows} no {kind} result: left out",) if num_missing else ()
+    if num_empty:
+        notes = (*notes, f"{'1 row' if num_empty == 1 else f'{num_empty} rows'} of 0 bytes left out: no data moves")
     if any(len(times) > 1 for times in times_by_size.values()):
         notes = (*notes, "sizes that were measured more than once are compared by their median")
     return sorted(times_by_size.items()), notes
+
+
+def _time_and_rate(log: NcclLog, size: int, result: Measure, num_ranks: int | None) -> tuple[int, float]:
+    """Return a result's time and bus bandwidth; a table may have only one of them."""
+    time_ps, busbw = result.time_ps, result.busbw_bytes_per_s
+    if time_ps and (busbw or not result.algbw_bytes_per_s):
+        return time_ps, busbw
+    ranks = num_ranks or log.num_ranks
+    factor = bus_factor(log.op or "", ranks) if ranks else 0.0
+    if time_ps:
+        return time_ps, size * 1e12 / time_ps * factor
+    if not factor:
+        message = "has bus bandwidths without times, which need the number of ranks: give a table with times or algbw"
+        raise InputError(message, file=log.path)
+    return max(1, round(size * 1e12 * factor / busbw)), busbw
 
 
 def _checked(size: int, times: list[tuple[int, float]], predicted: CollectiveTime) -> CheckedRow:
@@ -206,6 +253,8 @@ def excluded_causes(log: NcclLog) -> frozenset[str]:
 def hints_of(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
     """Return settings of the log that slow a run down but match no cause."""
     hints = []
+    if log.warmups == 0:
+        hints.append("the log has no warm-up calls (-w 0), so the first sizes include the setup of the connections")
     if _is_on(log, "SHM_DISABLE"):
         hints.append("the log sets NCCL_SHM_DISABLE=1: GPUs of a host without P2P then talk over the network")
     if _is_on(log, "P2P_DISABLE") and all(link.link_class != SCALE_UP for link in cluster.links):

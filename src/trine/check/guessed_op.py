@@ -45,6 +45,8 @@ def guess_op(rows: Sequence[LogRow], units: RateUnits, fewest_ranks: int) -> Gue
     if ratio > 1.005:
         # a table with an explicit "none" cannot be an all-reduce of nccl-tests
         return GuessedOp("all_reduce", _COLUMNS) if rows[0].redop is None else GuessedOp(None)
+    if is_one and not rows[0].dtype:
+        return GuessedOp(None, others=("all_reduce", "send_recv", "broadcast"))  # no columns but size, time and rates
     if is_one:
         return GuessedOp("broadcast", _COLUMNS) if is_rooted else GuessedOp("send_recv", _COLUMNS)
     if is_rooted:

@@ -206,7 +206,8 @@ def _hardware(cluster: Cluster, options: CollectiveOptions) -> Iterator[_Variant
 
 def late(delay_ps: int, usual_ps: Sequence[int]) -> Hypothesis:
     """Return the hypothesis that each call starts ``delay_ps`` late."""
-    name, times = f"each call starts {delay_ps / 1e6:.3g} us late", tuple(time + delay_ps for time in usual_ps)
+    delay = f"{delay_ps / 1e6:.3g} us" if delay_ps < 1e9 else f"{delay_ps / 1e9:.3g} ms"
+    name, times = f"each call starts {delay} late", tuple(time + delay_ps for time in usual_ps)
     return Hypothesis(kind=LATE, name=name, advice=_ADVICE[LATE], times_ps=times, group="late", fitted=True)
 
 

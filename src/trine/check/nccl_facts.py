@@ -27,10 +27,10 @@ def measures_of(rows: Sequence[LogRow]) -> Iterator[tuple[LogRow, Measure]]:
 
 
 def bus_ratio(rows: Sequence[LogRow]) -> float | None:
-    """Return busbw / algbw where rounding matters least; None below 1 GB/s."""
+    """Return busbw / algbw where rounding matters least; None below 1 GB/s, or if a table has only one of them."""
     measures = [m for _, m in measures_of(rows)]
     best = max(measures, key=lambda m: m.algbw_bytes_per_s, default=None)
-    if best is None or best.algbw_bytes_per_s < 1e9:
+    if best is None or best.algbw_bytes_per_s < 1e9 or not best.busbw_bytes_per_s:
         return None
     return best.busbw_bytes_per_s / best.algbw_bytes_per_s
 
@@ -124,6 +124,8 @@ def without_contradictions(rows: Sequence[LogRow]) -> tuple[list[LogRow], list[s
 
 def _disagreement(row: LogRow, measure: Measure) -> float:
     """Return the factor between size / time and algbw, 0 within rounding."""
+    if not measure.time_ps:
+        return 0.0
     rate = row.size_bytes * 1e12 / measure.time_ps
     off = max(_HALF_UNIT_BYTES_PER_S, _HALF_DIGIT * measure.algbw_bytes_per_s)
     low, high = measure.algbw_bytes_per_s - off, measure.algbw_bytes_per_s + off

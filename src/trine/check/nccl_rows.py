@@ -24,13 +24,20 @@ _STAMPS = re.compile(
 )
 _ANY_TYPE = re.compile("|".join(NCCL_BYTES))
 _ROW = re.compile(r"(?<![\w.+-])(\d{1,19})\s+(\d{1,19})\s+([A-Za-z][A-Za-z0-9_]*)(?=\s+[\w.-])", re.ASCII)
+#: A size with a unit before its count and type, as spreadsheets and other programs print it: ``8M``, ``8 MiB``.
+_SIZE_UNIT = re.compile(
+    r"(?<![\w.+-])(\d{1,9}(?:\.\d{1,3})?) ?([KMGT])(i?B)?(?=\s+(\d{1,19})\s+([A-Za-z][A-Za-z0-9_]*)\s)", re.ASCII
+)
 #: A row's columns between its type and its first result, which NCCL's messages may follow without a space.
 _HEAD = re.compile(r"(sum|prod|min|max|avg|mulsum|none)?\s*(-1|0)?(?![\d.])")
 #: A result on a separate line: NCCL's messages came between it and the size.
 _TAIL = re.compile(
     r"(?P<label>\S*[>:\]|])?(?P<cells>(?:\s+\d[\d.e+]*\s+\d+\.\d+\s+\d+\.\d+\s+(?:N/A|\d+(?:\.\d+)?(?:e[+-]\d\d)?)){1,2})"
 )
-_FIRST_COLUMNS = r"\b(?:size|bytes)\s+(?:count|N)\s+type\b"
+_FIRST_COLUMNS = r"\b(?:size|bytes)(?:\s+\(B\))?\s+(?:count|N)(?:\s+\(elements\))?\s+type\b"
+#: The unit behind a column's name: ``time (us)``.
+_UNIT_OF_COLUMN = re.compile(r"\([^()]{1,10}\)")
+_TIME_UNIT = re.compile(r"\btime\s*\((ns|us|ms|s)\)")
 _HEADER = re.compile(rf"{_FIRST_COLUMNS}(?P<columns>.*?)(?={_FIRST_COLUMNS}|$)")
 #: A number in groups of three digits, as a whole cell: ``1,048,576``, ``1'048'576``, ``1_048_576``, ``1.048.576``.
 _GROUPS = r"\d{1,3}(?:(?:,\d{3})+|(?:'\d{3})+|(?:_\d{3})+|(?:[\u00a0\u2009\u202f]\d{3})+|(?:\.\d{3}){2,})"
@@ -208,7 +215,8 @@ def find_rows(text: str) -> list[RowText]:
     if not (_ANY_TYPE.search(text) or text.lstrip()[:1].isdigit()):
         return []
     text = without_group_marks(text)
-    for candidate in (text, _SEPARATORS.sub(" ", text)):
+    for separated in (text, _SEPARATORS.sub(" ", text)):
+        candidate = _SIZE_UNIT.sub(_size_in_bytes, separated)
         found = _ROW.finditer(candidate)
         matches = [row for row in found if row[3] in NCCL_BYTES or not candidate[: row.start()].strip()]
         if matches:
@@ -219,6 +227,23 @@ def find_rows(text: str) -> list[RowText]:
             cells = [rest.replace(label, " ").replace("|", " ").split() for rest in rests]
             return [RowText(label_of(before), [*m.groups(), *more]) for m, more in zip(matches, cells, strict=True)]
     return []
+
+
+def _size_in_bytes(match: re.Match[str]) -> str:
+    """Return a size with a unit in bytes.
+
+    Units are powers of 1024, as nccl-tests reads them, unless the count of elements only fits powers of 1000.
+    """
+    text, unit, suffix, count, dtype = match.groups()
+    if dtype not in NCCL_BYTES:
+        return match[0]
+    power = "KMGT".index(unit) + 1
+    size = round(float(text) * 1024**power)
+    decimal = round(float(text) * 1000**power)
+    block = int(count) * NCCL_BYTES[dtype]
+    if suffix == "B" and block and size % block and decimal % block == 0:
+        size = decimal
+    return str(size)
 
 
 def head_of(words: Sequence[str]) -> list[str]:
@@ -239,7 +264,7 @@ def find_header(text: str) -> tuple[str, LogLayout] | None:
     if "type" not in text:
         return None
     match = _HEADER.search(text) or _HEADER.search(_SEPARATORS.sub(" ", text))
-    words = [] if match is None else match["columns"].split()
+    words = [] if match is None else _UNIT_OF_COLUMN.sub("", match["columns"]).split()
     times = [i for i, word in enumerate(words) if word in _TIME_COLUMNS]
     if match is None or not times:
         return None
@@ -253,7 +278,9 @@ def find_header(text: str) -> tuple[str, LogLayout] | None:
         return None
     known = (*_LEAD_COLUMNS, *_TIME_COLUMNS, *_WRONG_COLUMNS, "algbw", "busbw")
     others = tuple(dict.fromkeys(word for word in (*lead, *result, *rest) if word not in known))
-    return label_of(match.string[: match.start()]), LogLayout(tuple(lead), tuple(result), others)
+    unit = _TIME_UNIT.search(match["columns"])
+    layout = LogLayout(tuple(lead), tuple(result), others, unit[1] if unit else "us")
+    return label_of(match.string[: match.start()]), layout
 
 
 def parse_row(words: Sequence[str], layout: LogLayout | None) -> LogRow | None:

@@ -36,6 +36,7 @@ from trine.check.nccl_rows import (
     unpacked,
 )
 from trine.check.rate_units import RateUnits, read_units
+from trine.check.short_tables import ShortTable, read_short_table
 from trine.check.unknown_header import unknown_header
 from trine.collectives.sizes import format_size
 from trine.common.inputs import head, open_input
@@ -58,6 +59,8 @@ OPS = {
 }  # fmt: skip
 REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
 _PROGRAM = re.compile(r"\b([a-z_]+?)_perf(?:_mpi)?\b")
+#: The test that a log names, of this list or another.
+_NAMED = re.compile(r"Collective test (?:starting|concluded):\s*(?:\S{0,200}/)?([a-z0-9_]{1,40}?)_perf")
 _RANK = re.compile(
     r"Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+(\d+)\s+)?on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)"
 )
@@ -67,6 +70,7 @@ _VERSIONS = (
 )
 _ENVIRONMENT = re.compile(r"\b(?:NCCL|RCCL)_([A-Z0-9_]+)(?:=| set by environment to )([\w.:,^-]+)")
 _COUNTS = re.compile(r"nThread\s+(\d+)\s+nGpus\s+(\d+)\b")
+_ITERATIONS = re.compile(r"\b(warmup|agg) iters:\s*(\d{1,9})\b")
 _SIZES = re.compile(r"maxBytes\s+(\d{1,19})\s+step:\s*(\d{1,19})\((factor|bytes)\)")
 _LESS_MEMORY = re.compile(r"Reducing maxBytes to (\d{1,19})")
 _COMMUNICATOR = re.compile(r"\bnranks (\d{1,7})\b.*(?:Init|cudaDev)", re.IGNORECASE)
@@ -92,7 +96,9 @@ class NcclLog:
     ``fewest_ranks``, ``most_ranks``: range of an uncertain count; most None: no upper bound. ``num_hosts``: None if
     unknown. ``num_alone``: processes that report rank 0. ``incomplete``: how the log ends before its last size.
     ``fault``: why its numbers contradict each other. ``op_others``: other collectives that fit, if ``op`` is a guess.
-    ``in_process``: nThread x nGpus, the ranks of one process.
+    ``in_process``: nThread x nGpus, the ranks of one process. ``other_program``: the test that the log names, if trine
+    does not model it. ``warmups``: calls before the measured ones; None if unknown. ``aggregated``: calls that
+    nccl-tests launches as one group (-m). ``is_old_form``: a table without a root column, of nccl-tests before 2.12.
     ``notes``: parts of the log left out, guesses, and their reasons.
     """
 
@@ -118,6 +124,10 @@ class NcclLog:
     fault: str | None = None
     op_others: tuple[str, ...] = ()
     in_process: int = 1
+    other_program: str | None = None
+    warmups: int | None = None
+    aggregated: int = 1
+    is_old_form: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -139,6 +149,9 @@ class _Draft:
     unit: str = "us"
     states_unit: bool = False
     program: str | None = None
+    other_program: str | None = None
+    warmups: int | None = None
+    aggregated: int = 1
     ranks: dict[tuple[int, int], tuple[str, str, str]] = field(default_factory=dict)
     root_processes: set[tuple[str, str]] = field(default_factory=set)
     threads_gpus: tuple[int, int] | None = None
@@ -182,6 +195,10 @@ def read_log(path: str | os.PathLike[str], op: str | None = None, run: int | Non
         choices = f"give --run N ({_list_runs(runs)})"
         choices += " or --op" if len({each.op for each in runs}) == len(runs) else ""
         raise InputError(f"holds {len(runs)} runs ({_ops_of(runs)}); {choices}", file=path)
+    if runs[0].op is None and runs[0].other_program is not None:
+        known = f"is a run of {runs[0].other_program}_perf, which trine does not model"
+        message = f"{known}; --op NAME compares it with all_to_all, all_reduce, all_gather, ..."
+        raise InputError(message, file=path)
     if runs[0].op is None:
         others = runs[0].op_others or ("all_gather", "all_to_all", "...")
         options = []
@@ -219,12 +236,21 @@ def read_runs(path: str | os.PathLike[str]) -> list[NcclLog]:
     strange = next((draft.strange_header for draft in reader.drafts if draft.strange_header), None)
     if not runs and (foreign := foreign_file(text, LOG) or foreign_file(_start_of(path), LOG)) is not None:
         raise InputError(foreign, file=path)
+    is_short = not runs and not has_header
+    if is_short and (short := read_short_table("\n".join(lines))) is not None:
+        return [_from_short_table(short, str(path))]
     if strange is not None and not has_header:
         message = f"has the columns {strange!r}, which are not those of nccl-tests or rccl-tests"
         raise InputError(message, file=path)
     if not runs:
         raise InputError(_no_rows(text), file=path)
     return runs
+
+
+def _from_short_table(table: ShortTable, path: str) -> NcclLog:
+    """Return the run of a table with a size and a result per line."""
+    run = _finished(_Draft(rows=list(table.rows)), path)
+    return replace(run, notes=(*table.assumed, *run.notes))
 
 
 def _start_of(path: str | os.PathLike[str]) -> str:
@@ -382,6 +408,8 @@ def _begins_run(text: str, is_header: bool, draft: _Draft) -> bool:
 def _read_line(text: str, header: tuple[str, LogLayout] | None, draft: _Draft) -> None:
     if header is not None:
         draft.layout = header[1]
+        if header[1].unit != "us":
+            draft.unit, draft.states_unit = header[1].unit, True
     elif match := _UNIT.search(text):
         draft.unit, draft.states_unit = match[1], True
     else:
@@ -414,6 +442,13 @@ def _read_fact(text: str, draft: _Draft) -> None:
         draft.graph = int(match[1])
     if (match := _PROGRAM.search(text)) and match[1] in OPS:
         draft.program = match[1]
+    if (match := _NAMED.search(text)) and match[1] not in OPS:
+        draft.other_program = match[1]
+    for name, count in _ITERATIONS.findall(text):
+        if name == "warmup":
+            draft.warmups = int(count)
+        else:
+            draft.aggregated = max(1, int(count))
     if match := _AVERAGE.search(text):
         average = number_of(match[1])
         draft.average = None if average is None else average * 1e9
@@ -443,6 +478,8 @@ def _finished(draft: _Draft, path: str) -> NcclLog:
     rows, contradictions = facts.without_contradictions(draft.rows)
     if draft.program:
         guess = GuessedOp(OPS[draft.program], "the name of the program")
+    elif draft.other_program:
+        guess = GuessedOp(None)
     else:
         guess = guess_op(rows or draft.rows, units, max(len(ranks), in_process))
     counts = _count_ranks(draft, guess.op, units)
@@ -456,9 +493,15 @@ def _finished(draft: _Draft, path: str) -> NcclLog:
         hosts=tuple(host_names), gpu_names=tuple(gpu_names), launch=_launch(draft, ranks), library=draft.library,
         version=draft.version, network=draft.network, environment=draft.environment,
         average_busbw_bytes_per_s=draft.average, incomplete=_why_incomplete(draft), fault=units.fault or None,
-        op_others=guess.others, in_process=in_process,
+        op_others=guess.others, in_process=in_process, other_program=draft.other_program, warmups=draft.warmups,
+        aggregated=draft.aggregated, is_old_form=_is_old_form(draft.layout),
         notes=(*_notes(draft, counts, units), *contradictions, *marked),
     )  # fmt: skip
+
+
+def _is_old_form(layout: LogLayout | None) -> bool:
+    """Return whether a header is of nccl-tests before 2.12: an error column, and no root column."""
+    return layout is not None and "root" not in layout.lead and any(name in layout.result for name in ("error", "res"))
 
 
 def _describe_guess(guess: GuessedOp) -> str:

@@ -45,7 +45,7 @@ _TABLES = (
     (_START + r"(?:RDMA_Write|RDMA_Read|Send|RDMA_Atomic) (?:BW|Latency|Bidirectional BW) Test|"
      r"#bytes[ \t]{1,40}#iterations[ \t]{1,40}(?:BW peak|t_min|t_avg)",
      "output of perftest (ib_write_bw and others), which measures one connection"),
-    (_START + r"size ?\(B(?:ytes)?\)[^\n]{0,200}\b(?:latency|min_lat|BW GB)|\bNVSHMEM v?\d|"
+    (_START + r"size ?\(B(?:ytes)?\)[^\n,;|]{0,200}\b(?:latency|min_lat|BW GB)|\bNVSHMEM v?\d|"
      + _START + r"(?:\w{1,40}_on_stream|n?v?shmem_\w{1,40})\s{0,9}$",
      "a table of NVSHMEM's perftest"),
     (r"\bOSU (?:MPI|NCCL|xCCL|RCCL|OpenSHMEM)|"

@@ -183,8 +183,8 @@ def test_a_table_of_another_program_without_a_header_is_named(tmp_path: Path) ->
     (tmp_path / "a.log").write_text("# OSU MPI-CUDA Allreduce Latency Test v7.4\n" + row)
     with pytest.raises(InputError, match="is a table of the OSU micro-benchmarks: trine check reads nccl-tests"):
         read_runs(tmp_path / "a.log")
-    (tmp_path / "a.log").write_text("size,time_us,algbw,busbw\n1048576,60.1,17.4,30.5\n")
-    with pytest.raises(InputError, match="has the columns 'size,time_us,algbw,busbw', which are not those"):
+    (tmp_path / "a.log").write_text("payload_bytes,seconds,alg_bw,bus_bw\n1048576,60.1,17.4,30.5\n")
+    with pytest.raises(InputError, match="has the columns 'payload_bytes,seconds,alg_bw,bus_bw', which are not those"):
         read_runs(tmp_path / "a.log")
 
 
