@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from trine.cluster import Cluster, build_topology, load_cluster
-from trine.collectives.nccl.steps import EquivalenceClasses, FlowCosts, StepCosts, first_places
+from trine.collectives.nccl.predict import Collectives
+from trine.collectives.nccl.steps import EquivalenceClasses, FlowCosts, StepCosts, equal_rows, first_places
 
 #: Machine and its options, including slow and dead links.
 MACHINES = [
@@ -93,6 +94,39 @@ def test_networks_that_are_no_nodes_have_a_make_for_each_group() -> None:
     assert make.tolist() == [0, 1, 0]
     assert examples == [0, 1]
     assert_as_alone(cluster, groups, "all_reduce", 1 << 20)
+
+
+def test_groups_of_one_class_share_what_is_known_of_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[int, ...]] = []
+
+    def counted(cluster: Cluster, group: tuple[int, ...]) -> Collectives:
+        made.append(group)
+        return Collectives(cluster, group)
+
+    monkeypatch.setattr("trine.collectives.nccl.steps.Collectives", counted)
+    cluster = load_cluster("dgx-h100", nodes=8, fabric="switch")
+    costs = FlowCosts(cluster)
+    nodes = np.arange(64).reshape(8, 8)
+    for number, size in enumerate((1 << 14, 1 << 20, 1 << 26)):
+        _, answers = costs.of_groups("all_reduce", size, nodes[number : number + 2], None)
+        assert answers == [FlowCosts(cluster)("all_reduce", size, tuple(nodes[7].tolist()), None)]
+        assert costs.predicted("all_reduce", size, nodes[number + 2 : number + 3])
+    assert [group for group in made if group != tuple(nodes[7])] == [tuple(nodes[0])]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_first_places_and_equal_rows_are_those_of_plain_loops(seed: int) -> None:
+    """Dense and sparse values, narrow and wide rows, and many or few equal rows take different ways."""
+    rng = np.random.default_rng(seed)
+    shape = (int(rng.integers(1, 60)), int(rng.choice([1, 3, 8, 17, 40])))
+    rows = rng.integers(-1, int(rng.choice([2, 5, 10_000])), shape)
+    rows = rows[rng.integers(0, shape[0], shape[0])]
+    assert first_places(rows).tolist() == [[row.index(value) for value in row] for row in rows.tolist()]
+    class_of, examples = equal_rows(rows.astype(np.int32))
+    different = list(dict.fromkeys(map(tuple, rows.tolist())))
+    assert class_of.tolist() == [different.index(tuple(row)) for row in rows.tolist()]
+    assert [tuple(rows[example]) for example in examples] == different
+    assert examples == [class_of.tolist().index(number) for number in range(len(different))]
 
 
 def test_first_places() -> None:

@@ -48,6 +48,11 @@ MAX_SIMULATED = 64
 FEW_STEPS_FROM, MUCH_SLOWER = 32, 1.5
 #: Answers kept for further runs on one machine.
 MAX_ANSWERS = 20_000
+#: Classes of groups found by comparing all groups with one of them.
+MAX_COMPARED = 16
+#: The first places of values in a row are found in a table of at most this many places for each entry, or by
+#: comparison with each place of a row that is not wider than ``NARROW``.
+MAX_TABLE, NARROW = 4, 16
 #: Collectives with a different name in the library's formulas.
 SAME = {"shift": "send_recv"}
 _SPREAD = ("all_reduce", "reduce_scatter", "all_gather")
@@ -92,8 +97,8 @@ class StepCosts:
         self._checks: dict[tuple[tuple[int, ...], int], bool] = {}
         self._class_cache: dict[object, GroupClasses] = {}
         self._class_answers: dict[tuple[object, ...], tuple[Answer, float]] = {}
-        #: one entry per class of equivalent groups, built from its first group
-        self._class_collectives: dict[tuple[object, ...], Collectives] = {}
+        #: size and name of a class -> the group that all questions about the class use, so that they share its facts
+        self._class_examples: dict[tuple[int, bytes], tuple[int, ...]] = {}
         self._predictions: dict[tuple[object, ...], CollectiveTime] = {}
 
     @classmethod
@@ -165,10 +170,8 @@ class StepCosts:
         answers = []
         for group, name in zip(classes.examples, classes.names, strict=True):
             key = (kind, size_bytes, groups.shape[1], name, algorithm)
-            answers.append(self._kept(
-                self._class_answers, key,
-                partial(self, kind, size_bytes, tuple(groups[group].tolist()), algorithm),
-            ))  # fmt: skip
+            find = partial(self, kind, size_bytes, self._example(groups[group], name), algorithm)
+            answers.append(self._kept(self._class_answers, key, find))
         return classes.class_of, answers
 
     def predicted(self, kind: str, size_bytes: int, groups: npt.NDArray[np.int64]) -> list[CollectiveTime]:
@@ -184,13 +187,18 @@ class StepCosts:
         for group, name in zip(classes.examples, classes.names, strict=True):
             key = (kind, size_bytes, groups.shape[1], name)
             if key not in self._predictions:
-                if key[2:] not in self._class_collectives:
-                    self._class_collectives[key[2:]] = self._collectives_of(tuple(groups[group].tolist()))
-                collectives = self._class_collectives[key[2:]]
+                collectives = self._collectives_of(self._example(groups[group], name))
                 time = collectives.predict(kind, size_bytes)
                 self._predictions[key] = replace(time, time_ps=round(time.time_ps * self.factor_of(collectives)))
             times.append(self._predictions[key])
         return times
+
+    def _example(self, group: npt.NDArray[np.int64], name: bytes) -> tuple[int, ...]:
+        """Return the first known group of the class ``name``, ``group`` itself if there is none."""
+        key = len(group), name
+        if key not in self._class_examples:
+            self._class_examples[key] = tuple(group.tolist())
+        return self._class_examples[key]
 
     def factor_of(self, collectives: Collectives) -> float:
         """Return the factor on the durations of one group."""
@@ -456,11 +464,9 @@ class EquivalenceClasses:
         groups: int64[groups, ranks], positions in ``cluster.gpus``. A group gets a separate class if the cluster has no
         known node structure, or if the group uses a fabric link that differs from the others.
         """
-        gpus = self._gpus[groups]
-        numbers: dict[bytes, int] = {}
-        class_of = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in self._rows(gpus)], np.int32)
-        examples = np.unique(class_of, return_index=True)[1].tolist()
-        return GroupClasses(class_of, examples, list(numbers))
+        rows = self._rows(self._gpus[groups])
+        class_of, examples = equal_rows(rows)
+        return GroupClasses(class_of, examples, [rows[example].tobytes() for example in examples])
 
     @cached_property
     def _gpus(self) -> Int64:
@@ -477,8 +483,14 @@ class EquivalenceClasses:
         crosses = ~((node == node[:, :1]).all(axis=1, keepdims=True) & closed)
         fabric, single = self._fabric(bulk, gpus, crosses)
         is_separate = single | ~np.array([each.is_uniform for each in bulk.nodes])[block].all(axis=1, keepdims=True)
-        order = np.argsort(np.argsort(gpus, axis=1), axis=1)
-        columns = [node_make[gpus], local, first_places(node), order, *fabric, np.where(is_separate, gpus + 1, 0)]
+        columns = [
+            node_make[gpus],
+            local,
+            first_places(node),
+            _order_of(gpus),
+            *fabric,
+            np.where(is_separate, gpus + 1, 0),
+        ]
         return np.concatenate(columns, axis=1).astype(np.int32)
 
     def _fabric(self, bulk: BatchRoutes, gpus: Int64, crosses: Bool) -> tuple[list[Int64], Bool]:
@@ -523,10 +535,52 @@ class EquivalenceClasses:
         return leaves.astype(np.int64)
 
 
+def equal_rows(rows: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], list[int]]:
+    """Return the number of each row among the different ones, and the first row of each number; rows: int32[n, m].
+
+    Most clusters have few classes: whole classes are found by comparison with one row, later ones by their bytes.
+    """
+    class_of, examples = np.full(len(rows), -1, np.int32), list[int]()
+    left = np.arange(len(rows))
+    while len(left) and len(examples) < MAX_COMPARED:
+        is_equal = (rows[left] == rows[left[0]]).all(axis=1)
+        class_of[left[is_equal]] = len(examples)
+        examples.append(int(left[0]))
+        left = left[~is_equal]
+    numbers: dict[bytes, int] = {}
+    for row in left.tolist():
+        number = numbers.setdefault(rows[row].tobytes(), len(examples))
+        if number == len(examples):
+            examples.append(row)
+        class_of[row] = number
+    return class_of, examples
+
+
+def _order_of(rows: Int64) -> Int64:
+    """Return the place of each entry in the order of its row: int64, shaped like ``rows``."""
+    if (rows[:, 1:] > rows[:, :-1]).all():
+        return np.broadcast_to(np.arange(rows.shape[1]), rows.shape)
+    return np.argsort(np.argsort(rows, axis=1), axis=1)
+
+
 def first_places(rows: Int64) -> Int64:
-    """Return int64, shaped like ``rows`` (2-D): for each entry, the first position of its value in that row."""
+    """Return int64, shaped like ``rows`` (2-D, from -1): for each entry, the first position of its value in that row.
+
+    In a table of rows and values, the last write to a place wins, so the entries are written backwards. Sparse tables
+    would be large: there the values are sorted.
+    """
     size = int(rows.max(initial=0)) + 2
-    key = np.arange(len(rows))[:, None] * size + rows + 1
-    _, first, inverse = np.unique(key.ravel(), return_index=True, return_inverse=True)
-    places: Int64 = first[inverse].reshape(rows.shape) - np.arange(len(rows))[:, None] * rows.shape[1]
-    return places
+    key = (np.arange(len(rows))[:, None] * size + rows + 1).ravel()
+    position = np.broadcast_to(np.arange(rows.shape[1]), rows.shape)
+    if len(rows) * size <= MAX_TABLE * rows.size:
+        table = np.empty(len(rows) * size, np.int64)
+        table[key[::-1]] = position.ravel()[::-1]
+        return table[key].reshape(rows.shape)
+    if rows.shape[1] <= NARROW:
+        places = position.copy()
+        for place in range(rows.shape[1] - 2, -1, -1):
+            places[rows == rows[:, place : place + 1]] = place
+        return places
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    first_of_row = np.arange(len(rows), dtype=np.int64)[:, None] * rows.shape[1]
+    return np.asarray(first[inverse].reshape(rows.shape) - first_of_row)
