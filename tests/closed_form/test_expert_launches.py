@@ -10,6 +10,8 @@ from trine.parallel.plan import Plan
 from trine.software import load_software
 from trine.training.run import simulate
 from trine.workload import synthesize
+from trine.workload.synthesis.model import Synthesis, written
+from trine.workload.synthesis.spec import Experts, Transformer
 
 #: NVIDIA/TransformerEngine, pull request 2045: general_grouped_gemm of Transformer Engine 2.7 on H100, bfloat16.
 #: (experts, tokens of each, outputs, inputs) -> TFLOP/s
@@ -37,6 +39,32 @@ def test_each_expert_is_launched_by_libraries_without_a_grouped_kernel(software)
     assert {each.experts for each in products} == {expected}
     others = [each for op, each in zip(workload.operators, launches, strict=True) if not is_expert_product(op)]
     assert not any(each.experts for each in others)
+
+
+def thread_ms(software, **model):
+    """Return the CPU time that launches one layer, both passes, of a model of 12 layers x 512."""
+    spec = Transformer(
+        name="gpt", layers=2, hidden=512, heads=8, kv_heads=8, head_size=64, vocab=1024, sequence=1024,
+        norm="layer", activation="gelu", **model,
+    )  # fmt: skip
+    workload = written(spec, Synthesis(batch=1), software)
+    launches = software_launches(workload, software).launches()
+    of_layer = [each for op, each in zip(workload.operators, launches, strict=True) if op.layer.startswith("layers.1.")]
+    return sum(each.time_ps + each.experts / 8 * each.expert_ps for each in of_layer) * 1e-9
+
+
+def test_layers_of_mixtures_take_the_cpu_longer_by_the_published_time():
+    """Golden values of Megatron-LM (d98e8a64, tests/functional_tests, dev_dgx_h100), which launches bound.
+
+    12 layers of 512 features on 8 H100, one micro-batch: 0.049 s for gpt3_mcore_te_tp1_pp1_resume_torch_dist (dense),
+    0.102 s for gpt3_moe_mcore_te_ep8_resume_torch_dist_dist_optimizer (8 experts, one on each GPU), least steps of the
+    resumed runs. Their mixtures launch the router's and the permutation's operators one by one.
+    """
+    software = load_software("megatron-core")
+    more = thread_ms(software, experts=Experts(count=8, top_k=2, ffn=1024)) - thread_ms(software, ffn=2048)
+    measured = (102 - 49) / 12
+    print(f"{more:.2f} ms more a layer, {measured:.2f} measured")
+    assert more == pytest.approx(measured, rel=0.15)
 
 
 def test_the_launching_thread_takes_longer_by_its_local_experts():

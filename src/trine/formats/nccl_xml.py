@@ -87,7 +87,10 @@ class _SystemReader:
             else:
                 self.notes.append(f"line {child.line}: <{child.tag}> outside any <cpu> left out")
         if not self.gpus:
-            raise SpecError("has no <gpu>, and no PCI device of a GPU's class", file=self.file)
+            message = (
+                "has no <gpu>, and no PCI device of a GPU's class: NCCL_TOPO_DUMP_FILE=topo.xml writes the topology"
+            )
+            raise SpecError(f"{message} with its GPUs", file=self.file)
         for index, _, element, cpu in self.gpus:
             self.gpu_links(index, element, cpu)
         self.join_chosen_nvlinks()

@@ -22,7 +22,8 @@ from trine.software.conditions import LayoutConstraints
 #: Transformer operator families; a profile may set launches and passes for each.
 FAMILIES = (
     "norm", "rms_norm", "head_norm", "rotary", "activation", "gated", "linear", "product", "attention", "softmax",
-    "dropout", "residual", "embedding", "loss", "optimizer", "accumulation", "router", "copy", "conv", "pool", "other",
+    "dropout", "residual", "embedding", "loss", "optimizer", "accumulation", "router", "dispatch", "combine", "copy",
+    "conv", "pool", "other",
 )  # fmt: skip
 FACTORS = ("gpu", "cpu", "communication", "scale_up")
 #: Factors that are fitted by default.

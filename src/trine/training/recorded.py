@@ -172,9 +172,14 @@ def _check_same(workload: Workload, trace_gpu: str | None, gpu_models: tuple[str
         else "trine has no data sheet of the trace's GPU, and --trace-gpu NAME takes a known one in its place"
     )
     raise InputError(
-        f"the trace {workload.name[:60]!r} was recorded on {str(workload.gpu)[:60]}, and the cluster's GPUs are "
+        f"the trace {workload.name[:60]!r} was recorded on {_shown(workload.gpu)}, and the cluster's GPUs are "
         f"{gpus}: {', '.join(ways)}"
     )
+
+
+def _shown(gpu: object) -> str:
+    """Return a trace's GPU for a message; some profilers leave the name of the device empty."""
+    return str(gpu).strip()[:60] or "a GPU whose name is empty"
 
 
 def _gpu_of_shapes(gpu_models: tuple[str | None, ...]) -> str | None:

@@ -38,6 +38,7 @@ def test_the_reason_is_a_warning_instead_of_an_error(place: int, reason: str, le
     path = broken(tmp_path, place)
     refused, done = ask(path, *level), ask(path, "--no-proof", *level)
     assert (refused.exit_code, done.exit_code) == (2, 0), done.output
+    assert "--no-proof runs the plan without a proof" in " ".join(refused.output.split())
     assert reason in " ".join(refused.output.split())
     words = " ".join(done.output.replace("\n#", "\n").split())
     assert "the plan is not proven correct, and its result may be wrong" in words

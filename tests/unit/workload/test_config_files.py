@@ -57,6 +57,21 @@ def test_a_config_its_folder_and_a_file_of_any_name_are_one_model(save, tmp_path
     assert load_config(path).num_parameters == LLAMA_PARAMETERS
 
 
+def test_gemma3_omits_the_defaults_of_transformers():
+    """The published number of parameters of Gemma 3 4B's language model, from a config with the keys that it states."""
+    text = {
+        "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
+        "sliding_window": 1024, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    }  # fmt: skip
+    config = {"model_type": "gemma3", "text_config": text, "mm_tokens_per_image": 256, "boi_token_index": 255_999}
+    model = architecture_of(config, "config.json", "gemma")
+    projections = 2560 * (8 + 4 + 4) * 256 + 8 * 256 * 2560
+    layer = projections + 3 * 2560 * 10_240 + 4 * 2560 + 2 * 256
+    assert model.num_parameters == 262_208 * 2560 + 34 * layer + 2560 == 3_880_263_168
+    stated = architecture_of({**config, "text_config": {**text, "num_attention_heads": 16}}, "config.json", "gemma")
+    assert stated.num_parameters - model.num_parameters == 34 * 2 * 8 * 256 * 2560
+
+
 def test_the_name_is_the_one_in_the_config(save):
     assert load_config(save(LLAMA | {"_name_or_path": "someone/tiny-llama"})).name == "tiny-llama"
 
@@ -118,8 +133,8 @@ REFUSED = {
         "text_config: must be a section of keys, got '5'",
     ),
     "key of a section": (
-        {"model_type": "gemma3", "text_config": without(LLAMA, "vocab_size") | {"model_type": "gemma3_text"}},
-        r"text_config\.vocab_size: is missing",
+        {"model_type": "llama4", "text_config": LLAMA | {"model_type": "llama4_text"}},
+        r"text_config\.num_local_experts: is missing",
     ),
     "unknown key of a section": (
         {"model_type": "gemma3", "text_config": LLAMA | {"model_type": "gemma3_text", "num_memory_tokens": 4}},

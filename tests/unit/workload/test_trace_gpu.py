@@ -271,6 +271,10 @@ def test_a_gpu_without_a_data_sheet_can_be_taken_for_a_known_one():
         simulated(chain("h100-sxm"), "dgx-h100", trace_gpu="a100-80gb")
 
 
+def test_an_empty_name_of_the_gpu_is_called_so():
+    assert "was recorded on a GPU whose name is empty" in refusal(chain(" "), "dgx-h100")
+
+
 def test_long_names_leave_the_refusal_a_line():
     for trace in (chain("g" * 10_000), chain(), replace(load(CPU_PAIR), gpu="g" * 10_000)):
         refusal(replace(trace, name="n" * 10_000), "dgx-h100", compute="linear")

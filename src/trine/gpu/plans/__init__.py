@@ -25,7 +25,8 @@ def load_checked(path: str, no_proof: bool = False) -> KernelPlan:
         check_plan(plan)
     except InputError as error:
         if not no_proof:
-            raise
+            message = f"{error.problem}; --no-proof runs the plan without a proof"
+            raise InputError(message, file=error.file, field=error.field) from None
         note = f"the plan is not proven correct, and its result may be wrong: {error}"
         return replace(plan, notes=(*plan.notes, note), is_proven=False)
     return plan

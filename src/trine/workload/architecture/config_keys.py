@@ -47,6 +47,11 @@ class Config:
         """Return a number of layers, at most :data:`MAX_ITEMS`. Raises SpecError like :meth:`size`."""
         return self.size(*names, default=default, least=least, most=MAX_ITEMS)
 
+    def fill(self, defaults: Mapping[str, Any]) -> None:
+        """Take values for missing keys: the defaults of the class that reads such a config in transformers."""
+        present = {key: value for key, value in self._keys.items() if value is not None}
+        self._keys = {**defaults, **present}
+
     def size(self, *names: str, default: int | None = None, least: int = 1, most: int = _LARGEST) -> int:
         """Return a whole number from ``least`` to ``most``. Raises SpecError if it is missing or no such number."""
         value = self.get(*names, default=default)

@@ -21,15 +21,18 @@ _BY_KIND = {
 #: Prefix of the names of operators that normalise and rotate the heads of queries and keys.
 HEAD_NORMS = "qk_norm"
 _BY_WORD = {"rotary": "rotary", "dropout": "dropout", "add": "residual"}
+#: Words in the names of operators that copy rows by number -> family.
+_OF_ROWS = {"select": "dispatch", "add": "combine"}
 
 
 @lru_cache(maxsize=4096)
 def family_of_operator(name: str) -> tuple[str, bool]:
     """Return the profile's family for an operator name, and whether the operator is part of the backward pass."""
     kind = kind_of_name(name)
-    family = _BY_KIND.get(family_of(kind))
+    family, words = _BY_KIND.get(family_of(kind)), name.rsplit("::", 1)[-1].lower().split("_")
+    if family == "router" and words[0] == "index":
+        family = _OF_ROWS.get(words[1], family)
     if family is None:
-        words = name.rsplit("::", 1)[-1].lower().split("_")
         family = next((family for word, family in _BY_WORD.items() if word in words), "activation")
         if family == "activation" and any(word.endswith("glu") for word in words):
             family = "gated"

@@ -121,8 +121,14 @@ def gemma2(config: Config) -> Architecture:
     return frame(config, layers, tied_embeddings=config.flag("tie_word_embeddings", default=True))
 
 
+#: Defaults of transformers' Gemma3TextConfig, which published configs of Gemma 3 omit beside their sizes
+#: (huggingface/transformers, src/transformers/models/gemma3/configuration_gemma3.py at 008f5c8).
+_GEMMA3_DEFAULTS = {"vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
+
+
 def gemma3(config: Config) -> Architecture:
     """Gemma 3: Gemma 2 with norms of each head's queries and keys; five of six layers in a window."""
+    config.fill(_GEMMA3_DEFAULTS)
     count, every = num_layers(config), config.size("sliding_window_pattern", default=6)
     usual = []
     for i in range(count):
