@@ -94,7 +94,7 @@ def _found(
         best = plan(model.text, gpus=len(machine.gpus), cluster=machine, global_batch=global_batch,
                     software=options.software, gradient_dtype=options.gradient_dtype, loss=options.loss,
                     precision=options.precision, trainable=options.trainable,
-                    top=1, workers=1, most_simulated=MAX_TRIES, fix=fix).best  # fmt: skip
+                    top=1, workers=1, most_simulated=MAX_TRIES, fix=fix, with_power=True).best  # fmt: skip
     return _found_layout(best.layout, best.outcome, machine)
 
 
@@ -115,7 +115,7 @@ def scaled_layout(
     settings = replace(options, cluster=machine, compare=False)
     try:
         with unobserved(), showing_few():
-            outcome = outcome_of(simulate(model.text, chosen, options=settings))
+            outcome = outcome_of(simulate(model.text, chosen, options=settings), with_power=True)
     except InputError:
         return None
     return None if outcome.verdict in ("tight", "does not fit") else _found_layout(layout, outcome, machine)

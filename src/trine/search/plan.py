@@ -56,6 +56,7 @@ class PlanOptions:
     given: a layout that takes part in the search, with the fields of :class:`trine.Plan`; the answer compares it with
     the best one. most_simulated: end the search after this many simulations, once a layout fits. emit: a launch dialect
     (``megatron``): the space has only layouts that it can express, and without ``software`` its profile's rules hold.
+    with_power: outcomes have the power of the GPUs.
     """
 
     global_batch: int = option(
@@ -80,6 +81,7 @@ class PlanOptions:
     given: Mapping[str, Any] | None = None
     most_simulated: int | None = None
     emit: str | None = None
+    with_power: bool = False
 
 
 @takes(PlanOptions)
@@ -120,7 +122,7 @@ def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> P
     space = Space(gpus, options.global_batch, LayoutFacts(workload), software.profile, options.fix, _domain(cluster),
                   None if dialect is None else partial(has_name, dialect), switches)  # fmt: skip
     check_weights(workload, gpus, memory_of(machine), not any(each != "none" for each in space.offloads))
-    job = PackedJob(SearchJob(workload=workload, options=settings, gpus=gpus))
+    job = PackedJob(SearchJob(workload=workload, options=settings, gpus=gpus, with_power=options.with_power))
     with workers(options.executor, options.workers, job) as executor:
         search = ScreenedSearch(job, space, memory_of(machine), executor, options.top, options.pareto, options.exact,
                                 options.most_simulated)  # fmt: skip

@@ -108,6 +108,10 @@ class LayerCosts:
         times: dict[str, Any] = {name: int(slowdown * getattr(self, name)) for name in _TIMES}
         return replace(self, **times)
 
+    def without_activations(self) -> LayerCosts:
+        """Return the costs without the bytes of activations, for bounds of any recomputation and micro-batch."""
+        return replace(self, kept=0, peak=0, rise=0)
+
 
 #: Times of a layer, and of the model's ends.
 _TIMES = (

@@ -114,6 +114,8 @@ class Search:
         self.layers = space.facts.layers or 1
         self.sizes = StageSizes(job.workload, self.layers)
         self.costs: dict[tuple[object, ...], LayerCosts | None] = {}
+        self._of_weights: dict[tuple[object, ...], LayerCosts] = {}
+        self._of_family: dict[tuple[object, ...], LayerCosts | None] = {}
         self._balances: dict[tuple[int, int], str] = {}
         self.queue: list[Entry] = []
         self.node_gpus = space.most_tp
@@ -211,6 +213,10 @@ class Search:
         futures = [self.executor.submit(probe_all, self.packed, [plans[key] for key in part]) for part in parts]
         for part, future in zip(parts, futures, strict=True):
             self.costs |= zip(part, future.result(), strict=True)
+        for key, plan in plans.items():
+            costs = self.costs[key]
+            if costs is not None:
+                self._of_weights.setdefault((plan.tp, plan.ep, plan.etp), costs.without_activations())
 
     def _plan(self, layout: Layout) -> Plan:
         """Return the plan of a layout with the fields that the software fills in."""
@@ -352,6 +358,7 @@ class Search:
     def expand(self, family: Family) -> None:
         """Queue the layouts of a family that meet all rules; offload waits until memory rejects the other layouts."""
         costs = self.costs.get(form_of_layer(family.layout))
+        self._of_family[_family_of(family.layout)] = costs
         spare = self._small_gains(family, costs) if self.estimates else ()
         for layout in family.layouts():
             if (layout.schedule, layout.virtual_stages) in spare:
@@ -399,6 +406,9 @@ class Search:
             self.rejected[str(error)] += 1
             return
         if self._has_bounds and form_of_layer(layout) not in self.costs:
+            if self.capacity and self._least_bytes(layout) > self.capacity:
+                self.reject_for_memory(layout, MEMORY)
+                return
             following = heapq.nsmallest(self.layouts_ahead, self.queue)
             horizon = self._horizon
             self.measure([layout, *(e.subject for e in following if e.stage == LAYOUT and e.bound <= horizon)])
@@ -412,15 +422,29 @@ class Search:
         else:
             heapq.heappush(self.queue, entry._replace(bound=self.bounds(layout)[0], stage=REFINED))
 
+    def _least_bytes(self, layout: Layout) -> int:
+        """Return a lower bound of a layout's memory in bytes without measuring its form; 0 if no similar one is known.
+
+        Weights, gradients and optimizer states depend on tp, ep and etp alone; recomputation, micro-batch and the like
+        change activations only, which this bound leaves out.
+        """
+        plan = self._plan(layout)
+        costs = self._of_weights.get((plan.tp, plan.ep, plan.etp))
+        if costs is None:
+            return 0
+        least = memory_bound(layout, self.micro_batches(layout), costs, self.layers, self.stages_of(layout))
+        return least + facts_of(self.space.software, self.space.plan(layout), self.job.workload).outside_bytes
+
     def reject_for_memory(self, layout: Layout, reason: str) -> None:
-        """Count a layout, and queue the same one with offload."""
+        """Count a layout, and queue the same one with offload: by the costs of its form or, if unknown, its family."""
         self.rejected[reason] += 1
+        costs = self.costs.get(form_of_layer(layout)) or self._of_family.get(_family_of(layout))
         for each in self.space.offloading(layout):
             self._num_with_offload -= 1
             if why := self.space.reason(each):
                 self.rejected[why] += 1
             else:
-                self._push(each, self.costs.get(form_of_layer(layout)))
+                self._push(each, costs)
 
     # -- simulation ----------------------------------------------------------------------------------------------------
 
@@ -614,6 +638,11 @@ def form_of_layer(layout: Layout) -> tuple[object, ...]:
     """Return the part of a layout that the costs of a layer depend on."""
     return (layout.tp, layout.cp, layout.ep, layout.etp, layout.micro_batch, layout.sequence_parallel,
             layout.recompute, layout.offload == "activations")  # fmt: skip
+
+
+def _family_of(layout: Layout) -> tuple[object, ...]:
+    """Return the part of a form that all layouts of a family share."""
+    return form_of_layer(layout)[:-2]
 
 
 def _report(done: int, total: int) -> None:

@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchJob:
-    """The inputs that all layouts of a search share."""
+    """The inputs that all layouts of a search share. with_power: outcomes have the power of the GPUs."""
 
     workload: Workload
     options: SimulateOptions
     gpus: int
+    with_power: bool = False
 
     @cached_property
     def probe(self) -> Probe:
@@ -53,7 +54,8 @@ class SearchJob:
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"workload": self.workload, "options": self.options, "gpus": self.gpus}
+        names = ("workload", "options", "gpus", "with_power")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +63,7 @@ class Outcome:
     """Result of one layout. Times in ps, of the slowest rank; memory in bytes, of the fullest.
 
     refused: why the layout cannot run; all numbers are then 0. communication: transfer time of collectives by axes.
-    mean_w: power of all GPUs, None if unknown.
+    mean_w: power of all GPUs, None if unknown or not asked for.
     """
 
     step_ps: int = 0
@@ -141,17 +143,23 @@ def simulate_layout(packed: PackedJob, plan: Plan) -> Outcome:
     """
     from trine.folding.run import showing_few
     from trine.training import simulate
+    from trine.training.times_only import times_only
 
-    job = packed.job()
+    job, what = packed.job(), f"layout {plan_words(plan)}"
     try:
-        with doing(f"layout {plan_words(plan)}"), without_collector(), unobserved(), showing_few():
-            return outcome_of(simulate(job.workload, plan, options=job.options))
+        with doing(what), without_collector(), unobserved(), showing_few(), times_only():
+            return outcome_of(simulate(job.workload, plan, options=job.options), job.with_power)
     except InputError as error:
         return Outcome(refused=str(error))
 
 
-def outcome_of(result: Result) -> Outcome:
-    """Return the numbers of a result that a search reports."""
+def outcome_of(result: Result, with_power: bool) -> Outcome:
+    """Return the numbers of a result that a search reports.
+
+    with_power: add the power of the GPUs. It needs the busy times of up to 32 ranks, which in a job of 5 million tasks
+    takes a third of the simulation's time, and no ranking depends on it.
+    """
+    energy = result.energy if with_power else None
     row, times, work = result.slowest_row, result.rank_times, result.work
     ends = ends_ps(result) or (None, None)
     use = result.memory_uses[result.fullest_row] if result.memory_uses else None
@@ -166,7 +174,7 @@ def outcome_of(result: Result) -> Outcome:
         compute_ps=int(times.compute[row]), exposed_ps=int(times.exposed[row]), bubble_ps=int(times.bubble[row]),
         idle_ps=int(times.idle[row]), communication=communication,
         memory_bytes=None if use is None else use.needed_bytes, capacity_bytes=0 if use is None else use.capacity_bytes,
-        verdict=result.memory_verdict or "", mean_w=None if result.energy is None else result.energy.mean_w,
+        verdict=result.memory_verdict or "", mean_w=None if energy is None else energy.mean_w,
     )  # fmt: skip
 
 
