@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from long_tests import long
 
 import trine
 from trine.cluster import load_cluster
 from trine.errors import TrineError
-from trine.parallel import build
+from trine.graph.program import Collective, Job
+from trine.parallel import build, contention
+from trine.parallel.contention import under_pressure
 from trine.parallel.pass_copies import PassCopies
+from trine.parallel.program_parts import PassCopy, parts_of
+from trine.parallel.template import ProgramTemplate, make_template
 
 LLAMA, MOE = "model:llama-3.2-1b,layers=4,sequence=256", "model:mixtral-8x7b,layers=4,sequence=256"
 PIPELINE = {"dp": 2, "tp": 2, "pp": 2, "batch": 6, "micro_batch": 1, "schedule": "1f1b"}
@@ -106,3 +112,43 @@ def test_random_layouts_are_equal(wanted: int, monkeypatch: pytest.MonkeyPatch) 
             continue
         found += 1
     assert copied > wanted
+
+
+def test_tables_of_copied_passes_are_equal_to_those_of_their_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pressure and tables of a program are equal whether copies of passes repeat arrays or are read step by step."""
+    jobs: list[tuple[Job, Job]] = []
+    cluster = load_cluster("dgx-h100", nodes=1)
+
+    def both_ways(job: Job, *kernels: Any, of_rank: Any = None) -> Job:
+        programs = []
+        for program in job.programs:
+            programs.append(replace(program, steps=tuple(program.steps), memory=tuple(program.memory)))
+        pressed = under_pressure(job, *kernels, of_rank=of_rank)
+        jobs.append((pressed, under_pressure(replace(job, programs=tuple(programs)), *kernels, of_rank=of_rank)))
+        return pressed
+
+    monkeypatch.setattr(contention, "under_pressure", both_ways)
+    for layout, software in ((PIPELINE, "megatron-core"), ({**PIPELINE, "sharding": "zero2"}, "none")):
+        trine.simulate(LLAMA + ",gpu=h100-sxm", trine.Plan(**layout), cluster=cluster, software=software)
+    assert any(step.pressure_ppm for job, _ in jobs for step in job.programs[0].steps if isinstance(step, Collective))
+    for job, plain in jobs:
+        assert any(isinstance(part, PassCopy) for program in job.programs for part in parts_of(program.steps))
+        assert job == plain
+        streams: tuple[dict[str, int], dict[str, int]] = ({}, {})
+        for program, other in zip(job.programs, plain.programs, strict=True):
+            assert isinstance(other.steps, tuple)
+            assert _contents(make_template(program, streams[0])) == _contents(make_template(other, streams[1]))
+        assert streams[0] == streams[1]
+
+
+def _contents(template: ProgramTemplate) -> list[Any]:
+    """Return the fields of a template in comparable form, without ``after`` of collectives."""
+    contents: list[Any] = []
+    for field in fields(template):
+        value = getattr(template, field.name)
+        if field.name == "edges":
+            value = [column.tolist() for column in value]
+        elif field.name == "collectives":
+            value = [(key, task, step._replace(after=())) for key, (task, step) in value.items()]
+        contents.append((value.dtype, value.tolist()) if isinstance(value, np.ndarray) else value)
+    return contents

@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from trine.cluster.presets import GpuSpec
+from trine.common.kept import keep
 from trine.common.precision import PRECISIONS
 from trine.common.units import PS_PER_S
 from trine.compute.cost import Sizing, Work
@@ -155,6 +156,7 @@ def load_of(
     )
 
 
+@keep
 def _with_counts(workload: Workload, is_table: bool) -> list[tuple[Operator, int]]:
     """Return operators and their number. Operators that are alike, as in repeated layers, have equal table times."""
     if not is_table:

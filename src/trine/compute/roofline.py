@@ -135,6 +135,7 @@ def precision_of(operator: Operator, tensors: Mapping[int, Tensor], tf32_product
     return "tfloat32" if dtype == "float32" and uses_tf32 else dtype
 
 
+@keep
 def has_tf32_products(workload: Workload, source: GpuSpec) -> bool:
     """Return whether a float32 matrix product beat the source GPU's float32 peak, and so must have used TF32."""
     flop_per_s = source.flop_per_s.get("float32", 0)

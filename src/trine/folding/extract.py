@@ -35,7 +35,7 @@ from trine.graph.grid import RankGrid
 from trine.graph.placement import GroupCosts
 from trine.graph.program import Collective, Job, Peer
 from trine.graph.taskgraph import JOIN, TRANSFER
-from trine.parallel.instantiate import ProgramTemplate, make_template
+from trine.parallel.template import ProgramTemplate, make_template
 
 
 class GroupCall(NamedTuple):

@@ -18,7 +18,7 @@ from trine.folding.observe import rank_memory
 from trine.folding.run import JobRun, one_of_each_class
 from trine.graph.memory import MemoryEvents
 from trine.graph.program import Phase
-from trine.parallel.instantiate import LABEL_FIELDS
+from trine.parallel.template import LABEL_FIELDS
 
 PHASE, MICROBATCH, STEP = (LABEL_FIELDS.index(name) for name in ("phase", "microbatch", "step"))
 #: Passes in the backward direction are one list, with the operators that they recompute.

@@ -21,7 +21,8 @@ from trine.graph.assembler import GraphAssembler, GraphLinks
 from trine.graph.memory import MemoryEvents
 from trine.graph.placement import Placement
 from trine.graph.taskgraph import TRANSFER, CollectiveLabel, Records, TaskGraph
-from trine.parallel.instantiate import LABEL_FIELDS, memory_events
+from trine.parallel.instantiate import memory_events
+from trine.parallel.template import LABEL_FIELDS
 from trine.results.records import Ends
 from trine.results.waits import releasers, wait_reasons
 

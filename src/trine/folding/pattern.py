@@ -14,7 +14,7 @@ import numpy as np
 from trine.common.arrays import Int8, Int16, Int32, Int64
 from trine.graph.grid import RankGrid
 from trine.graph.program import Job
-from trine.parallel.instantiate import ProgramTemplate
+from trine.parallel.template import ProgramTemplate
 
 #: Roles other than another rank: this rank itself or no rank, and the host as the source or target of a copy.
 SELF, HOST, TO_HOST = -1, -2, -3

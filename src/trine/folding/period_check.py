@@ -14,7 +14,7 @@ from trine.folding.lists import PHASE, STEP, Lists, Relabel, Tasks, as_labelled,
 from trine.folding.run import JobRun, one_of_each_class
 from trine.folding.signals import whole_times
 from trine.graph.program import Phase
-from trine.parallel.instantiate import LABEL_FIELDS
+from trine.parallel.template import LABEL_FIELDS
 from trine.results.repeats import Repeats
 
 

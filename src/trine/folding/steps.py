@@ -19,8 +19,8 @@ from trine.folding.period_check import compare_times, tasks_of
 from trine.folding.run import JobRun
 from trine.folding.shifts import TasksByStart
 from trine.graph.program import Phase
-from trine.parallel.instantiate import LABEL_FIELDS
 from trine.parallel.plan import Plan
+from trine.parallel.template import LABEL_FIELDS
 from trine.results.repeats import Repeat, RepeatedSteps, Repeats
 
 _PHASE, _MICROBATCH, _STEP = (LABEL_FIELDS.index(name) for name in ("phase", "microbatch", "step"))

@@ -15,7 +15,7 @@ from trine.folding.stages import FoldedRun
 from trine.graph.placement import Placement
 from trine.graph.program import Label
 from trine.graph.taskgraph import TRANSFER, Records
-from trine.parallel.instantiate import LABEL_FIELDS
+from trine.parallel.template import LABEL_FIELDS
 from trine.results.repeats import RepeatedSteps, Repeats
 from trine.results.traffic import LinkUse
 

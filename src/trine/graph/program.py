@@ -7,6 +7,7 @@ this: ranks that behave alike share the same program object.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -141,7 +142,7 @@ class LaunchClock(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankProgram:
-    """Steps in program order; ``after`` of a step names earlier steps by index.
+    """Steps in program order; ``after`` of a step names earlier steps by index. ``steps`` and ``memory`` never change.
 
     ``resident_bytes``: allocated throughout, one number per category (:data:`trine.graph.memory.MEMORY_CATEGORIES`).
     ``host_bytes``: kept in host memory throughout. ``clocks``: one per step if blocks are kept while collectives use
@@ -149,8 +150,8 @@ class RankProgram:
     """
 
     name: str
-    steps: tuple[Step, ...]
-    memory: tuple[MemoryChange, ...]
+    steps: Sequence[Step]
+    memory: Sequence[MemoryChange]
     resident_bytes: tuple[int, ...]
     clocks: tuple[LaunchClock, ...] = ()
     host_bytes: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from trine.collectives.registry import known_name
 from trine.common.units import format_bytes
 from trine.errors import PlanError
 from trine.graph.grid import RankGrid
-from trine.graph.program import Collective, Job, RankProgram, Send
+from trine.graph.program import Collective, Job, RankProgram, Send, Step
 from trine.graph.workload import FORWARD, Workload
 from trine.parallel.contention import in_sequence
 from trine.parallel.cuts import has_layers, layer_starts
@@ -22,6 +22,7 @@ from trine.parallel.inputs import InputCopies
 from trine.parallel.job import JobContext
 from trine.parallel.layer_counts import ACCOUNTED
 from trine.parallel.plan import PARAMETERS_SHARDED, Plan
+from trine.parallel.program_parts import extend_steps, steps_as_written
 from trine.parallel.rank_kinds import MixedGpus, replica_of
 from trine.parallel.recompute import recompute_notes
 from trine.parallel.stage import StageBuilder
@@ -188,19 +189,25 @@ def job_of(written: WrittenJob) -> tuple[Job, BuildReport]:
 
 def _with_further_copies(program: RankProgram, inputs: InputCopies | None) -> RankProgram:
     further = () if inputs is None else inputs.further(len(program.steps))
-    return replace(program, steps=(*program.steps, *further)) if further else program
+    return replace(program, steps=extend_steps(program.steps, further)) if further else program
 
 
 def _one_operation_bytes(job: Job) -> Mapping[str, int]:
     """Return the first step's ONE_OPERATION broadcast bytes by kind; stages with the same key broadcast together."""
-    steps = (step for program in job.programs for step in program.steps if isinstance(step, Collective))
-    broadcasts = [step for step in steps if step.algorithm == ONE_OPERATION]
+    broadcasts = []
+    for program in job.programs:
+        if any(_is_one_operation(step) for step in steps_as_written(program.steps)):
+            broadcasts += [step for step in program.steps if _is_one_operation(step)]
     first = min((step.label.step for step in broadcasts), default=0)
     sizes = {step.key: step.size_bytes for step in broadcasts if step.label.step == first}
     total: dict[str, int] = {}
     for key, size in sizes.items():
         total[str(key[0])] = total.get(str(key[0]), 0) + size
     return total
+
+
+def _is_one_operation(step: Step) -> TypeGuard[Collective]:
+    return isinstance(step, Collective) and step.algorithm == ONE_OPERATION
 
 
 def _of_stages(context: JobContext, has_host: bool) -> WrittenJob:
@@ -267,7 +274,7 @@ def _refuse_unused_algorithms(plan: Plan, job: Job) -> None:
     """Raise PlanError if the plan sets an algorithm for a collective that the job never runs."""
     if not plan.algorithm:
         return
-    steps = [step for program in job.programs for step in program.steps]
+    steps = [step for program in job.programs for step in steps_as_written(program.steps)]
     present = {step.kind for step in steps if isinstance(step, Collective)}
     sends = any(isinstance(step, Send) for step in steps)
     present |= {"send_recv"} if sends else set()

@@ -35,6 +35,7 @@ from trine.errors import InputError
 from trine.graph.grid import RankGrid
 from trine.graph.program import COMPUTE_STREAM, Collective, Compute, Job, RankProgram, Send, Step
 from trine.graph.workload import OPTIMIZER, Operator, Workload
+from trine.parallel.program_parts import Part, PassCopy, WrittenPass, join_parts, parts_of
 
 
 class ByReach(Spec):
@@ -284,10 +285,38 @@ class _PressureWriter:
         self._uses: dict[tuple[object, ...], list[ChannelUse]] = {}
         self._pressures: dict[tuple[tuple[object, ...], int, str], int] = {}
         self._groups: dict[str, Int64] = {}
+        self._known: dict[tuple[object, ...], int] = {}  # of collectives that precede the same operator: most of them
+        self._passes: dict[tuple[object, ...], WrittenPass] = {}
 
     def program(self, program: RankProgram) -> RankProgram:
-        steps, following = list(program.steps), None
-        known: dict[tuple[object, ...], int] = {}  # of collectives that precede the same operator: most of them
+        """Return the program with the pressure of its collectives and messages."""
+        parts: list[Part] = []
+        following = None
+        for part in reversed(parts_of(program.steps)):
+            if isinstance(part, PassCopy):
+                parts.append(replace(part, source=self._pass(part.source, following)))
+            else:
+                parts.append(tuple(self._steps(part, following)))
+            following = _first_operator(part.source.steps if isinstance(part, PassCopy) else part) or following
+        return replace(program, steps=join_parts(reversed(parts)))
+
+    def _pass(self, source: WrittenPass, following: Compute | None) -> WrittenPass:
+        """Return a pass with the pressure of its steps; copies with equal pressures share it.
+
+        Only the steps behind the last operator depend on the operator that follows.
+        """
+        steps = source.steps
+        ends = (i + 1 for i in range(len(steps) - 1, -1, -1) if _first_operator(steps[i : i + 1]))
+        end = next(ends, 0)
+        behind = tuple(self._steps(steps[end:], following))
+        key = id(source), behind
+        if key not in self._passes:
+            self._passes[key] = replace(source, steps=(*self._steps(steps[:end], None), *behind))
+        return self._passes[key]
+
+    def _steps(self, written: Sequence[Step], following: Compute | None) -> list[Step]:
+        """Return steps with their pressure. following: the first operator behind them."""
+        steps, known = list(written), self._known
         for number in range(len(steps) - 1, -1, -1):
             step = steps[number]
             if isinstance(step, Compute):
@@ -303,7 +332,7 @@ class _PressureWriter:
                     steps[number] = Collective(*step[:-1], ppm)  # ``_replace`` takes twice as long
             elif isinstance(step, Send):
                 steps[number] = step._replace(pressure_ppm=self._once((step.peer,), 0, self._message, step))
-        return replace(program, steps=tuple(steps))
+        return steps
 
     def _once(
         self, key: tuple[object, ...], product_ps: int, find: Callable[[AnyStep], list[ChannelUse]], step: AnyStep,
@@ -330,6 +359,11 @@ class _PressureWriter:
         offsets, axis = self.grid.offsets(step.peer.axis), step.peer.axis
         peers = self.ranks + offsets[step.peer.position] - offsets[self.grid.coordinates(self.ranks, axis)]
         return [self.kernels.of_message(self.ranks, peers)]
+
+
+def _first_operator(steps: Sequence[Step]) -> Compute | None:
+    """Return the first step on the compute stream."""
+    return next((step for step in steps if isinstance(step, Compute) and step.stream == COMPUTE_STREAM), None)
 
 
 def kernels_of(

@@ -7,8 +7,6 @@ collectives. A program step becomes one task; a collective becomes two joins (en
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -23,139 +21,10 @@ from trine.graph.assembler import PlacedAssembler
 from trine.graph.grid import RankGrid
 from trine.graph.memory import MemoryEvents
 from trine.graph.placement import Placement
-from trine.graph.program import (
-    COMPUTE_STREAM,
-    Collective,
-    Compute,
-    HostCopy,
-    Job,
-    MemoryChange,
-    RankProgram,
-    Recv,
-    Send,
-    Step,
-)
-from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER, CollectiveLabel, TaskGraph
-
-# One rank program as arrays: its tasks, without rank-specific data.
-
-LABEL_FIELDS = ("phase", "operator", "layer", "stage", "microbatch", "step")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProgramTemplate:
-    """One program as arrays: its tasks, numbered from 0, without rank-specific data.
-
-    copies, stores: tasks that copy from and to the host. pressure_ppm: int32[tasks], speed that the compute stream
-    loses when each task ends, as in TaskGraph; None without pressure. memory: int64[changes, 6], a row for each
-    :class:`trine.graph.program.MemoryChange`.
-    """
-
-    kind: npt.NDArray[np.int8]
-    duration_ps: Int64
-    size_bytes: Int64
-    stream: npt.NDArray[np.int32]  # 0 compute, 1 cpu, ..., -1 no stream
-    labels: npt.NDArray[np.int32]  # [fields, tasks]
-    edges: tuple[Int64, Int64]  # task, predecessor
-    first_task: Int64  # of each step
-    last_task: Int64
-    sends: list[tuple[int, Send]]
-    receives: list[tuple[int, Recv]]
-    copies: list[int]
-    stores: list[int]
-    collectives: dict[tuple[int | str, ...], tuple[int, Collective]]
-    memory: Int64
-    pressure_ppm: npt.NDArray[np.int32] | None = None
-
-
-def make_template(program: RankProgram, streams: dict[str, int]) -> ProgramTemplate:
-    """Return the tasks of ``program``; ``streams`` numbers the streams of all programs, and grows as needed.
-
-    Raises PlanError for two collectives with the same key.
-    """
-    steps = program.steps
-    width = np.array([1 if isinstance(step, Compute) else _width(step) for step in steps], np.int64)
-    first = np.cumsum(width) - width
-    last = first + width - 1
-    total = int(width.sum())
-    kind, duration, size, stream = [JOIN] * total, [0] * total, [0] * total, [-1] * total
-    tasks: list[int] = []
-    predecessors: list[int] = []  # one of each task in ``tasks``
-    sends: list[tuple[int, Send]] = []
-    receives: list[tuple[int, Recv]] = []
-    pressing: list[tuple[int, int, int]] = []  # first task, last task, pressure in millionths
-    host_copies: dict[bool, list[int]] = {False: [], True: []}  # whether to the host -> tasks
-    collectives: dict[tuple[int | str, ...], tuple[int, Collective]] = {}
-    last_of_queue: dict[str, int] = {}
-    ends = last.tolist()
-    add_task, add_predecessor = tasks.append, predecessors.append
-    for step, begin, end in zip(steps, first.tolist(), ends, strict=True):
-        for index in step.after:
-            add_task(begin)
-            add_predecessor(ends[index])
-        if isinstance(step, Compute):
-            kind[begin], duration[begin] = COMPUTE, step.duration_ps
-            stream[begin] = streams.setdefault(step.stream, len(streams))
-        elif isinstance(step, Send):
-            if end > begin:  # the kernel slows compute down as soon as the message is ready
-                tasks.append(end)
-                predecessors.append(begin)
-            kind[end], size[end] = TRANSFER, step.size_bytes
-            sends.append((end, step))
-            if step.pressure_ppm:
-                pressing.append((begin, end, step.pressure_ppm))
-        elif isinstance(step, Recv):
-            receives.append((begin, step))
-        elif isinstance(step, HostCopy):
-            kind[begin], size[begin] = TRANSFER, step.size_bytes
-            host_copies[step.to_host].append(begin)
-        else:
-            queue = step.queue or step.axis
-            if queue in last_of_queue:
-                tasks.append(begin)
-                predecessors.append(last_of_queue[queue])
-            last_of_queue[queue] = end
-            tasks.append(end)  # it cannot end before this rank enters it
-            predecessors.append(begin)
-            if step.key in collectives:
-                raise PlanError(f"program {program.name!r} names collective {step.key} twice")
-            collectives[step.key] = (begin, step)
-            if step.pressure_ppm:
-                pressing.append((begin, end, step.pressure_ppm))
-    return ProgramTemplate(
-        kind=np.array(kind, np.int8), duration_ps=np.array(duration, np.int64), size_bytes=np.array(size, np.int64),
-        stream=np.array(stream, np.int32), labels=_label_table(steps, width),
-        edges=(np.array(tasks, np.int64), np.array(predecessors, np.int64)), first_task=first, last_task=last,
-        sends=sends, receives=receives, copies=host_copies[False], stores=host_copies[True], collectives=collectives,
-        memory=_table(program.memory, len(MemoryChange._fields)), pressure_ppm=_pressures(pressing, total),
-    )  # fmt: skip
-
-
-def _width(step: Step) -> int:
-    """Return the number of tasks of a step; a step that slows compute down has a task for its start and its end."""
-    return 2 if isinstance(step, Collective) or (isinstance(step, Send) and step.pressure_ppm) else 1
-
-
-def _pressures(pressing: Sequence[tuple[int, int, int]], total: int) -> npt.NDArray[np.int32] | None:
-    """Return the speed that compute loses as each task ends: int32[tasks]. pressing: first task, last task, loss."""
-    if not pressing:
-        return None
-    first, last, pressure = np.array(pressing, np.int64).T
-    column = np.zeros(total, dtype=np.int32)
-    column[first] = pressure
-    column[last] = -pressure
-    return column
-
-
-def _label_table(steps: Sequence[Step], width: Int64) -> npt.NDArray[np.int32]:
-    rows = _table([step.label for step in steps], len(LABEL_FIELDS))
-    return np.repeat(rows, width, axis=0).T.astype(np.int32, order="C")
-
-
-def _table(rows: Sequence[tuple[int, ...]], num_columns: int) -> Int64:
-    """Return int64[rows, columns]; a flat iterator takes a third of the time of ``np.array``."""
-    numbers = np.fromiter(chain.from_iterable(rows), np.int64, len(rows) * num_columns)
-    return numbers.reshape(len(rows), num_columns)
+from trine.graph.program import COMPUTE_STREAM, Collective, Job, RankProgram
+from trine.graph.taskgraph import CollectiveLabel, TaskGraph
+from trine.parallel.program_parts import steps_as_written, table_of
+from trine.parallel.template import LABEL_FIELDS, ProgramTemplate, make_template
 
 
 def memory_events(
@@ -187,7 +56,7 @@ def _clock_table(program: RankProgram, template: ProgramTemplate, base: int) -> 
     rows = template.memory
     columns = np.full((len(rows), 4), -1, np.int64)
     if program.clocks:
-        columns[:, :3], columns[:, 3] = _table(program.clocks, 3)[rows[:, 0]], rows[:, 5]
+        columns[:, :3], columns[:, 3] = table_of(program.clocks, 3)[rows[:, 0]], rows[:, 5]
         for column in (0, 2, 3):
             steps = columns[:, column]
             columns[:, column] = np.where(steps >= 0, template.last_task[steps] + base, -1)
@@ -313,7 +182,7 @@ class _Instantiation:
 
     def all_collectives(self) -> None:
         """Add the transfers of every collective, group by group."""
-        axes = dict.fromkeys(s.axis for p in self.job.programs for s in p.steps if isinstance(s, Collective))
+        axes = dict.fromkeys(step.axis for t in self.templates for _, step in t.collectives.values())
         order = {name: number for number, (name, _) in enumerate(self.job.axes)}
         for axis in sorted(axes, key=lambda axis: [order[name] for name in axis.split("+")]):
             if self.grid.size(axis) > 1:
@@ -383,7 +252,7 @@ def _check_size(job: Job) -> None:
     per_program = []
     for program in job.programs:
         axes: dict[str, None] = {}
-        for s in program.steps:
+        for s in steps_as_written(program.steps):
             if isinstance(s, Collective) and any(name not in sizes for name in s.axis.split("+")):
                 axes[s.axis] = None
         if axes:
@@ -391,7 +260,8 @@ def _check_size(job: Job) -> None:
                 f"program {program.name!r} has collectives on {', '.join(axes)}, which is no axis of the grid"
             )
         # A ring all-reduce of n ranks has 2 (n - 1) transfers per rank; no algorithm here has many more.
-        rings = sum(2 * (grid.size(step.axis) - 1) for step in program.steps if isinstance(step, Collective))
+        collectives = (step for step in steps_as_written(program.steps) if isinstance(step, Collective))
+        rings = sum(2 * (grid.size(step.axis) - 1) for step in collectives)
         per_program.append(len(program.steps) + rings)
     total = sum(per_program[program] for program in job.program_of)
     if total > MAX_TASKS:

@@ -513,7 +513,9 @@ class RankWork:
         divided = self._facts.split_of(op)
         if self._alike is None or model is not self.compute:  # recorded times differ between equal operators
             return self._duration_in(model, op, batch, share, part, pieces, divided)
-        key = self._alike.first(op), self._number_of(divided), batch, share, part, pieces
+        key: tuple[object, ...] = (self._alike.first(op), self._number_of(divided), batch, part)
+        if share is not WHOLE or pieces is not WHOLE:  # fractions take long to hash
+            key = (*key, share, pieces)
         duration = self._of_alike.get(key)
         if duration is None:
             duration = self._duration_in(model, op, batch, share, part, pieces, divided)

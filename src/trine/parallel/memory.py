@@ -13,6 +13,7 @@ from trine.graph.program import MemoryChange
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator
 from trine.parallel.chunks import OperatorRun
 from trine.parallel.job import JobContext
+from trine.parallel.program_parts import new_tuple
 from trine.parallel.saved import Extras, Logits
 from trine.parallel.stages import Crossing, OwnedWeight
 from trine.parallel.writer import ProgramWriter
@@ -24,8 +25,6 @@ CATEGORY = {name: i for i, name in enumerate(MEMORY_CATEGORIES)}
 GATHER_STREAM, SCATTER_STREAM = 1, 2
 
 RunKey = tuple[int, str, bool]  # OperatorRun.key
-#: Steps and memory changes are the most numerous objects of a program; their own constructors take twice as long.
-new_tuple = tuple.__new__
 
 
 class Block(NamedTuple):

@@ -26,6 +26,7 @@ from trine.parallel.chunks import Chunk, Place
 from trine.parallel.cuts import layer_starts
 from trine.parallel.data import Bucket, BucketReductions, fill_buckets, in_order, ready_gradients
 from trine.parallel.extension import Extension, StageProgram
+from trine.parallel.program_parts import steps_as_written
 from trine.parallel.sharded import ShardedReductions, shard_degrees
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ def check_offload(context: JobContext, has_host: bool) -> None:
 
 def require_copies(plan_offload: str, programs: tuple[RankProgram, ...]) -> None:
     """Raise PlanError if the plan offloads but no program copies anything to a host."""
-    copied = any(isinstance(step, HostCopy) and step.to_host for program in programs for step in program.steps)
+    steps = (step for program in programs for step in steps_as_written(program.steps))
+    copied = any(isinstance(step, HostCopy) and step.to_host for step in steps)
     if plan_offload != "none" and not copied:
         raise PlanError(f"offload of the {plan_offload} finds nothing to copy to the host")
 
@@ -92,7 +94,7 @@ def require_copies(plan_offload: str, programs: tuple[RankProgram, ...]) -> None
 def host_peak_bytes(program: RankProgram) -> int:
     """Return the most bytes that a rank holds in host memory: states, and copies that have not returned yet."""
     held = peak = 0
-    for step in program.steps:
+    for step in steps_as_written(program.steps):
         if isinstance(step, HostCopy) and step.label.phase == Phase.OFFLOAD:
             held += step.size_bytes if step.to_host else -step.size_bytes
             peak = max(peak, held)

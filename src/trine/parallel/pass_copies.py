@@ -15,11 +15,15 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
+import numpy as np
+
+from trine.common.arrays import Int64
 from trine.graph.memory import BLOCKS_PER_STREAM
-from trine.graph.program import Collective, Compute, HostCopy, Label, MemoryChange, Recv, Send, Step
+from trine.graph.program import Collective, Label, MemoryChange, Recv, Send, Step
 from trine.parallel.chunks import MicroBatch, Place
 from trine.parallel.extension import StageProgram
-from trine.parallel.memory import Block, new_tuple
+from trine.parallel.memory import Block
+from trine.parallel.program_parts import NUM_COLUMNS, WrittenPass, new_tuple, table_of
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, PipelineAction
 from trine.parallel.writer import LaunchThread
 
@@ -80,6 +84,42 @@ class _Change(NamedTuple):
     user: int | None
 
 
+class _Changes(NamedTuple):
+    """The memory changes of a pass.
+
+    table: int64[changes, NUM_COLUMNS], with codes of steps, blocks counted from the pass's first one, and users counted
+    from its first step (-1: none). outside: changes of blocks from before the pass, as row, storage, whether the block
+    is freed, and whether the change has a user.
+    """
+
+    table: Int64
+    outside: tuple[tuple[int, int, bool, bool], ...]
+
+    @classmethod
+    def of(cls, changes: list[_Change]) -> _Changes:
+        rows: list[tuple[int, ...]] = []
+        outside = []
+        for row, (step, at_end, delta_bytes, category, block, storage, user) in enumerate(changes):
+            rows.append((step, at_end, delta_bytes, category, block or 0, -1 if user is None else user))
+            if block is None:
+                outside.append((row, storage, delta_bytes < 0, user is not None))
+        return cls(table_of(rows, NUM_COLUMNS), tuple(outside))
+
+    def copied(self, begin: _Begin, numbers: list[int], users: dict[int, int]) -> Int64:
+        """Return the changes of a copy that begins at ``begin``. users: of blocks; those of freed ones are removed."""
+        table = self.table.copy()
+        table[:, 0] = np.array(numbers, np.int64)[table[:, 0]]
+        table[:, 4] += begin.block
+        table[:, 5] += np.where(table[:, 5] >= 0, begin.step, 0)
+        for row, storage, is_freed, has_user in self.outside:
+            block = begin.live[storage].number
+            table[row, 4] = block
+            user_before = users.pop(block, -1) if is_freed else -1
+            if user_before >= 0 and not has_user:
+                table[row, 5] = user_before
+        return table
+
+
 class _Launches(NamedTuple):
     """The launching thread after a pass.
 
@@ -100,16 +140,14 @@ class _Launches(NamedTuple):
 class _Written(NamedTuple):
     """A written pass; steps as codes (:meth:`_Begin.step_code`).
 
-    steps: with the steps that each waits for, the position of the micro-batch in its key, and the number of its label.
-    labels: the distinct ones. live: the blocks of the micro-batch after the pass, as changes that allocate them.
+    live: the blocks of the micro-batch after the pass, as changes that allocate them.
     """
 
-    steps: tuple[tuple[Step, tuple[int, ...], int, int], ...]
-    labels: tuple[Label, ...]
+    source: WrittenPass
     last: int
     waits: tuple[int, ...]
     kept: tuple[tuple[int, ...], ...]
-    changes: tuple[_Change, ...]
+    changes: _Changes
     num_blocks: int
     live: tuple[_Change, ...]
     evidence_ps: Mapping[str, int]
@@ -173,9 +211,11 @@ class PassCopies:
         """Note the pass that has been written since ``begin``, if another one of its kind follows."""
         if self._rest[begin.kind] and self._forgets():
             try:
-                self._written[begin.key] = self._note(begin, microbatch)
+                written = self._note(begin, microbatch)
             except _OtherStateError:
                 return
+            self._written[begin.key] = written
+            self._writer.steps.close_pass(written.source, begin.step, begin.outside, microbatch)
 
     def _note(self, begin: _Begin, microbatch: int) -> _Written:
         writer, memory, code = self._writer, self._memory, begin.step_code
@@ -191,16 +231,11 @@ class PassCopies:
             change = MemoryChange(first, False, block.size, block.category, block.number, user)
             live.append(_noted(begin, storages, change)._replace(storage=storage))
         ends, evidence_ps = writer.last_compute_and_waits(), self._context.evidence_ps.get(microbatch, {})
-        labels: dict[Label, int] = {}
-        steps = tuple(
-            (step, tuple(map(code, step.after)), _key_position(step), labels.setdefault(step.label, len(labels)))
-            for step in writer.steps[begin.step :]
-        )
+        changes = [_noted(begin, storages, change) for change in writer.memory.from_change(begin.change)]
         return _Written(
-            steps, tuple(labels), code(ends[0]), tuple(map(code, ends[1:])),
+            _written_pass(writer.steps.from_step(begin.step), begin), code(ends[0]), tuple(map(code, ends[1:])),
             tuple(tuple(map(code, kept[n:])) for kept, n in zip(self._kept(), begin.kept, strict=True)),
-            tuple(_noted(begin, storages, change) for change in writer.memory[begin.change :]),
-            memory.num_blocks - begin.block, tuple(live),
+            _Changes.of(changes), memory.num_blocks - begin.block, tuple(live),
             {name: ps - begin.evidence_ps.get(name, 0) for name, ps in evidence_ps.items()},
             _launches(begin, writer.thread),
         )  # fmt: skip
@@ -210,24 +245,12 @@ class PassCopies:
         written = self._written.get(begin.key)
         if written is None:
             return False
-        writer, memory, numbers = self._writer, self._memory, begin.numbers(len(written.steps))
-        writer.steps += _moved_steps(written, numbers, MicroBatch(microbatch))
+        writer, memory, numbers = self._writer, self._memory, begin.numbers(len(written.source.steps))
+        writer.steps.add_copy(written.source, begin.outside, microbatch)
         writer.continue_after(numbers[written.last], tuple([numbers[code] for code in written.waits]))
         for kept, codes in zip(self._kept(), written.kept, strict=True):
             kept += [numbers[code] for code in codes]
-        changes: list[MemoryChange] = []
-        for step, at_end, delta_bytes, category, new_block, storage, step_of_user in written.changes:
-            user = -1 if step_of_user is None else begin.step + step_of_user
-            if new_block is not None:
-                block = begin.block + new_block
-            else:
-                block = begin.live[storage].number
-                if delta_bytes < 0:
-                    user_before = memory.users.pop(block, -1)
-                    user = user_before if step_of_user is None else user
-            change_of_copy = (numbers[step], at_end, delta_bytes, category, block, user)
-            changes.append(new_tuple(MemoryChange, change_of_copy))
-        writer.memory += changes
+        writer.memory.add_table(written.changes.copied(begin, numbers, memory.users))
         _continue(begin, numbers, writer.thread, written.thread)
         live = memory.live(microbatch)
         live.clear()
@@ -291,7 +314,7 @@ def _noted(begin: _Begin, storages: Mapping[int, int], change: MemoryChange) -> 
     return new_tuple(_Change, (step, change.at_end, change.delta_bytes, change.category, block, storage, user))
 
 
-def _key_position(step: Step) -> int:
+def _key_place(step: Step) -> int:
     """Return the position of the micro-batch in the step's key or tag; -1 for a step without one."""
     key = step.key if isinstance(step, Collective) else step.tag if isinstance(step, Send | Recv) else None
     if key is None:
@@ -302,29 +325,13 @@ def _key_position(step: Step) -> int:
     return found[0]
 
 
-def _moved_steps(written: _Written, numbers: list[int], microbatch: MicroBatch) -> list[Step]:
-    """Return the steps of a written pass for another micro-batch; numbers: of the copy's steps, by code."""
-    labels = []
-    for label in written.labels:
-        if label.microbatch >= 0:
-            label = Label(label.phase, label.operator, label.layer, label.stage, microbatch, label.step)
-        labels.append(label)
-    steps: list[Step] = []
-    number_of = numbers.__getitem__
-    for step, codes, at, number in written.steps:
-        after, label = tuple(map(number_of, codes)), labels[number]
-        if isinstance(step, Compute):
-            steps.append(new_tuple(Compute, (step.stream, step.duration_ps, after, label)))
-        elif isinstance(step, Collective):
-            key = (*step.key[:at], microbatch, *step.key[at + 1 :])
-            fields = (step.kind, step.axis, key, step.size_bytes, step.root, step.algorithm, after, label, step.queue)
-            steps.append(new_tuple(Collective, (*fields, step.pressure_ppm)))
-        elif isinstance(step, HostCopy):
-            steps.append(HostCopy(step.size_bytes, after, label, step.to_host))
-        else:
-            tag = (*step.tag[:at], microbatch, *step.tag[at + 1 :])
-            if isinstance(step, Send):
-                steps.append(Send(step.peer, step.size_bytes, tag, after, label))
-            else:
-                steps.append(Recv(step.peer, tag, after, label))
-    return steps
+def _written_pass(steps: list[Step], begin: _Begin) -> WrittenPass:
+    """Return the steps of a pass that has been written since ``begin``."""
+    labels: dict[Label, int] = {}
+    return WrittenPass(
+        steps=tuple(steps),
+        codes=tuple([tuple(map(begin.step_code, step.after)) for step in steps]),
+        key_places=tuple(map(_key_place, steps)),
+        label_of=tuple([labels.setdefault(step.label, len(labels)) for step in steps]),
+        labels=tuple(labels),
+    )

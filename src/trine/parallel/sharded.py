@@ -255,8 +255,8 @@ class ParameterGathers(ShardedReductions):
     def _begin_unit(self, unit: _Unit, first: int, done: int) -> None:
         """Copy the unit's parameters out of their buffer at its first operator, one of the steps ``first`` to ``done``;
         the steps before it launch it, perhaps much earlier."""
-        steps = self.writer.steps
-        is_operator = (isinstance(step, Compute) and step.stream == COMPUTE_STREAM for step in steps[first : done + 1])
+        steps = self.writer.steps.from_step(first)[: done + 1 - first]
+        is_operator = (isinstance(step, Compute) and step.stream == COMPUTE_STREAM for step in steps)
         unit.begin = first + next(i for i, is_one in enumerate(is_operator) if is_one)
         self._free_buffer(unit.begin)
         self._buffer = self._shared_bytes(unit), unit.steps[0]

@@ -13,7 +13,6 @@ from trine.graph.program import (
     Compute,
     Label,
     LaunchClock,
-    MemoryChange,
     RankProgram,
     Recv,
     Send,
@@ -21,6 +20,7 @@ from trine.graph.program import (
 )
 from trine.graph.workload import Operator
 from trine.parallel.job import JobContext
+from trine.parallel.program_parts import MemoryLog, StepLog
 
 # The CPU thread that launches a rank's operators and collectives, in program order, ahead of the GPU.
 #
@@ -61,7 +61,7 @@ class LaunchThread:
     synchronisations: how often the thread has waited for all of the GPU.
     """
 
-    def __init__(self, steps: list[Step], merges: bool, queue_limit: int | None = None) -> None:
+    def __init__(self, steps: StepLog | list[Step], merges: bool, queue_limit: int | None = None) -> None:
         self._steps = steps
         self._merges = merges
         self._limit = queue_limit
@@ -193,8 +193,8 @@ class ProgramWriter:
     def __init__(self, context: JobContext, stage: int = 0) -> None:
         self.context = context
         self.stage = stage
-        self.steps: list[Step] = []
-        self.memory: list[MemoryChange] = []
+        self.steps = StepLog()
+        self.memory = MemoryLog()
         self.lane = 0
         self.sent: list[int] = []
         self._waits: tuple[list[int], list[int]] = ([], [])
@@ -340,6 +340,6 @@ class ProgramWriter:
         """Return the finished program."""
         clocks = () if self._clocks is None else self._clocks.of_steps
         return RankProgram(
-            name=name, steps=tuple(self.steps), memory=tuple(self.memory), resident_bytes=resident_bytes,
+            name=name, steps=self.steps.steps(), memory=self.memory.changes(), resident_bytes=resident_bytes,
             clocks=tuple(clocks),
         )  # fmt: skip

@@ -14,6 +14,7 @@ from trine.cluster.presets import load_links
 from trine.collectives.sizes import bus_factor
 from trine.common.arrays import distinct
 from trine.common.evidence import ASSUMED, MEASURED
+from trine.common.kept import keep
 from trine.common.precision import HALVES
 from trine.common.units import PS_PER_S, format_bandwidth, whole_number
 from trine.compute import uses_recorded_times
@@ -73,7 +74,7 @@ def step_work(setup: Setup, report: BuildReport) -> StepWork:
         if plan.recompute_layers is not None:
             segments = segments[: plan.recompute_layers * plan.pp * plan.virtual_stages]
         extra = sum(flops.get(op.id, 0) for ops in segments for op in ops) / workload.batch
-    dtype, peak_flops = _peak(setup, _dtype(workload, flops))
+    dtype, peak_flops = _peak(setup, _dtype(workload))
     gpu = known_gpu(setup.gpu_names[0]) if len(setup.gpu_names) == 1 else None
     sequence = workload.metadata.get("sequence", "")
     tokens = None if (length := whole_number(str(sequence))) is None else samples * length
@@ -112,6 +113,7 @@ def _peak(setup: Setup, dtype: str) -> tuple[str, float | None]:
     return precision, total / setup.plan.num_ranks
 
 
+@keep
 def _forward_flops(workload: Workload) -> dict[int, int]:
     """Return the FLOPs of compute-bound forward operators, by id; equal operators are computed once."""
     flops: dict[int, int] = {}
@@ -128,9 +130,11 @@ def _forward_flops(workload: Workload) -> dict[int, int]:
     return flops
 
 
-def _dtype(workload: Workload, flops: dict[int, int]) -> str:
+@keep
+def _dtype(workload: Workload) -> str:
     """Return the precision with the most FLOPs. Float32 convolutions run in TF32; GEMMs do if their times show it."""
     totals: dict[str, int] = {}
+    flops = _forward_flops(workload)
     source = known_gpu(workload.gpu) if workload.has_gpu_times and workload.format != SYNTHESISED else None
     tf32_products = source is not None and has_tf32_products(workload, source)
     for op in workload.operators:
