@@ -94,14 +94,16 @@ def step_clock(
     batch: int | None = None,
     limit_w: int | None = None,
     micro_batches: int = 1,
+    bounds: Bounds | None = None,
 ) -> StepClock:
     """Return the clock of a GPU that runs the workload with the times of ``model``.
 
-    batch: of a micro-batch, by default the workload's. limit_w: by default the GPU's. micro_batches: of a step. Raises
-    InputError for a GPU without a published curve.
+    batch: of a micro-batch, by default the workload's. limit_w: by default the GPU's. micro_batches: of a step. bounds:
+    of this workload on this GPU, if the caller keeps them for other steps. Raises InputError for a GPU without a
+    published curve.
     """
     curve = curve_of(gpu)
-    load = load_of(workload, model, Bounds(workload, gpu), curve, batch or workload.batch, micro_batches)
+    load = load_of(workload, model, bounds or Bounds(workload, gpu), curve, batch or workload.batch, micro_batches)
     default_w = gpu.power_w or limit_w or 0
     is_table = model.name == TABLES and curve.tensor is not None
     base = 1.0 if is_table else _recorded_clock(load, curve, default_w)

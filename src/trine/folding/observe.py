@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from trine.common.arrays import Int32, Int64
+from trine.common.arrays import Int32, Int64, spans
 from trine.folding.pattern import HOSTS, MESSAGE, SELF, Pattern
 from trine.folding.quotient import named_tasks
 from trine.folding.signals import Times, whole_times
@@ -210,12 +210,12 @@ class _Observer:
             row = self.row_of_pattern.get(numbers[id(arrival.pattern)])
             if row is None:
                 continue
-            tasks, predecessors = edges[row]
-            local = tasks - int(self.base[row])
-            place = np.searchsorted(arrival.tasks, local)
-            place[place == len(arrival.tasks)] = 0
-            shared = np.flatnonzero(arrival.tasks[place] == local)
-            arrival_edges.append((arrival.first + place[shared], predecessors[shared]))
+            tasks, predecessors = edges[row]  # sorted by task, as the edges of a pattern are
+            wanted = int(self.base[row]) + arrival.tasks
+            first = np.searchsorted(tasks, wanted)
+            counts = np.searchsorted(tasks, wanted, "right") - first
+            place = np.repeat(np.arange(len(wanted)), counts)
+            arrival_edges.append((arrival.first + place, predecessors[spans(first, counts)]))
         return arrival_edges
 
     # -- columns ---------------------------------------------------------------------------------------------------

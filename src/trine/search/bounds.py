@@ -183,7 +183,9 @@ def _memory_of_stage(
     layout: Layout, stage: int, micro_batches: int, costs: LayerCosts, stages: StageLayers, resident: int, kept: int
 ) -> int:
     mine = stages.chunks[stage :: layout.pp]
-    most = in_flight(layout.schedule or "", stage, layout.pp, layout.virtual_stages, micro_batches, mine) * kept
+    most = 0
+    if kept:
+        most = in_flight(layout.schedule or "", stage, layout.pp, layout.virtual_stages, micro_batches, mine) * kept
     most += costs.peak - kept if stage and layout.virtual_stages == 1 and mine[0] and kept else costs.rise
     return sum(mine) * resident + most
 

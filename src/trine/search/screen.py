@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +39,7 @@ from trine.search.space import Layout
 #: Fields of a form, the most important first: corrections of another sharding or offload say nothing about a tail.
 _FORM = ("tp", "offload", "sharding", "cp", "ep", "etp", "sequence_parallel", "shard_ways", "recompute", "dp",
          "micro_batch")  # fmt: skip
+_FORM_OF = attrgetter(*_FORM)
 #: Numbers of fields (with the schedule) that similar forms share, in the order of preference.
 _NUM_SHARED = (12, 11, 10, 9, 4, 2)
 #: Forms that share only this many fields may differ in sharding and offload.
@@ -103,8 +105,18 @@ class LayoutScreen:
         return form_of(layout) in self._exact
 
     def is_known(self, layout: Layout) -> bool:
-        """Return whether the layout's form, or one that differs in recomputation, dp or micro-batch, was calibrated."""
-        return form_of(layout) in self._exact or self._close(layout) is not None
+        """Return whether the layout's form, or one that differs in recomputation, dp or micro-batch, was calibrated.
+
+        Where layers wait for gathers or copies, the micro-batch must be equal: a wait has the same length in each
+        micro-batch, so that the step of a smaller one was estimated up to 77 % too short (deepseek-v3 with FSDP).
+        """
+        close = self._close(layout)
+        is_close = close is not None and (not layers_wait(layout) or close.micro_batch == layout.micro_batch)
+        return form_of(layout) in self._exact or is_close
+
+    def is_close(self, layout: Layout) -> bool:
+        """Return whether a form that differs in recomputation, dp or micro-batch was calibrated."""
+        return self._close(layout) is not None
 
     def _close(self, layout: Layout) -> Correction | None:
         """Return the corrections of a form that differs at most in recomputation, dp and micro-batch."""
@@ -141,7 +153,7 @@ class LayoutScreen:
         good layout, one that is too short only costs a calibration. Where layers wait for gathers or copies, the
         corrections hold these waits, which other forms do not have.
         """
-        waits = layout.sharding in PARAMETERS_SHARDED or layout.offload == "activations"
+        waits = layers_wait(layout)
         for count in _NUM_SHARED:
             if count >= _CLOSE:
                 self._corrections.setdefault(form[:count], correction)
@@ -301,17 +313,24 @@ def _with_end_rates(use: Correction, jobs: SmallJobs) -> Correction:
 def _passes_of(layout: Layout) -> tuple[object, ...]:
     """Return the fields that the passes of a layout depend on, besides the micro-batch and the number of stages.
 
-    Offloaded activations and gathers of sharded parameters are part of the passes; how gradients are reduced is not.
+    Offloaded activations and gathers of sharded parameters are part of the passes, and do not grow with the
+    micro-batch; how gradients are reduced is not.
     """
     kind = "" if layout.pp == 1 else str(layout.schedule)
-    in_passes = layout.sharding if layout.sharding in PARAMETERS_SHARDED else "", layout.offload == "activations"
+    sharding = layout.sharding if layout.sharding in PARAMETERS_SHARDED else ""
+    in_passes = sharding, layout.offload == "activations", layout.micro_batch if layers_wait(layout) else 0
     return (kind, layout.tp, layout.cp, layout.ep, layout.etp, layout.sequence_parallel, layout.recompute, *in_passes)
+
+
+def layers_wait(layout: Layout) -> bool:
+    """Return whether each layer waits for gathers of its parameters, or for copies of its activations to the host."""
+    return layout.sharding in PARAMETERS_SHARDED or layout.offload == "activations"
 
 
 def form_of(layout: Layout) -> tuple[object, ...]:
     """Return the fields of a layout that its corrections depend on, the most important first."""
     kind = "" if layout.pp == 1 else str(layout.schedule)
-    return (kind, *(getattr(layout, name) for name in _FORM))
+    return (kind, *_FORM_OF(layout))
 
 
 def chunk_layers(layout: Layout, stages: StageLayers | None, layers: int) -> list[float]:

@@ -11,7 +11,7 @@ from trine.parallel.plan import PARAMETERS_SHARDED
 from trine.search.calibration import sample_of, simulate_few_layers, together
 from trine.search.likely_costs import LikelyCosts
 from trine.search.ranked import Ranked
-from trine.search.screen import LayoutScreen
+from trine.search.screen import LayoutScreen, layers_wait
 from trine.search.search import (
     FAMILY,
     FIRST_ROUND,
@@ -42,8 +42,8 @@ _ROUGHLY_KNOWN = (None, "1f1b", "interleaved", "gpipe")
 #: A probe has the clock of a long step. The clock of a shorter step raises no speed by more than this, as a share of
 #: the time.
 FASTER_CLOCK = 0.97
-#: Forms that the screen calibrates, at most.
-MAX_FORMS = 20
+#: Forms that the screen calibrates, at most; further ones with the micro-batch of layouts whose layers wait.
+MAX_FORMS, MAX_IF_WAITING = 20, 32
 #: Layouts to simulate, at most: in search of the best, while fewer fit than asked for, and while none fits.
 MOST, MAX_IF_FEW, MAX_IF_NONE = 8, 24, 64
 #: Layouts of a tie that are simulated, since they take less for granted than the fastest, and entries looked at.
@@ -142,10 +142,23 @@ class ScreenedSearch(Search):
 
     def _measure_next(self, entry: Entry) -> None:
         """Measure a layer for a family and the next ones of the queue; queue the family again."""
+        if self._cannot_fit(entry.subject):
+            self.expand(entry.subject)
+            return
         following = [each.subject for each in heapq.nsmallest(FAMILIES_AHEAD, self.queue) if each.stage == FAMILY]
-        families = [entry.subject, *(family for family in following if not self._is_measured(family))]
+        unknown = (family for family in following if not self._is_measured(family))
+        families = [entry.subject, *(family for family in unknown if not self._cannot_fit(family))]
         self.measure([self._likely.next_probe(form_of_layer(family.layout)) for family in families])
         heapq.heappush(self.queue, entry._replace(bound=self._estimate_now(entry)))
+
+    def _cannot_fit(self, family: Family) -> bool:
+        """Return whether weights, gradients and optimizer states alone exceed the memory in each layout of a family."""
+        for layout in family.layouts():
+            if layout.recompute != family.recompute[0]:  # recomputation changes activations alone
+                continue
+            if any(self.may_fit(layout._replace(offload=offload)) for offload in family.offload):
+                return False
+        return True
 
     def _family_bound(self, family: Family) -> int:
         """Return the least estimate of a family; from likely costs until its form is measured."""
@@ -164,7 +177,7 @@ class ScreenedSearch(Search):
             return 0
         stages = self.likely_stages(layout, costs)
         time_ps = self.screen.step_ps(layout, self.micro_batches(layout), costs, stages)
-        if time_ps and (self._known_screen.is_calibrated(layout) or not self._may_wait(layout)):
+        if time_ps and (self._known_screen.is_calibrated(layout) or not layers_wait(layout)):
             return time_ps
         return max(time_ps, self._lower_bound(layout, costs))
 
@@ -173,10 +186,6 @@ class ScreenedSearch(Search):
         if layout.pp > 1 and {"first_stage_layers", "last_stage_layers"} & self.space.fixed.keys():
             return None
         return self.sizes.likely(self.balance_of(layout), layout, costs)
-
-    def _may_wait(self, layout: Layout) -> bool:
-        """Return whether a layer waits for gathered parameters or copies to the host, which only the bound has."""
-        return layout.sharding in PARAMETERS_SHARDED or layout.offload == "activations"
 
     def _needed(self, layout: Layout) -> float:
         """Return the likely memory of a layout in bytes."""
@@ -226,7 +235,7 @@ class ScreenedSearch(Search):
 
     def _push(self, layout: Layout, costs: LayerCosts | None) -> None:
         """Queue a layout, and count it as screened."""
-        self.num_screened += self.screen is not None
+        self.num_screened += self.screen is not None and costs is not None
         super()._push(layout, costs)
 
     # -- calibration ---------------------------------------------------------------------------------------------------
@@ -243,6 +252,10 @@ class ScreenedSearch(Search):
                    for chunks in sample.chunks]  # fmt: skip
         fewer, more = (future.result() for future in futures)
         self._known_screen.calibrate(layout, costs, together(sample, fewer, more))
+
+    def _most_forms(self, layout: Layout) -> int:
+        """Return the number of calibrated forms beyond which a layout's form is not calibrated."""
+        return MAX_IF_WAITING if self._known_screen.is_close(layout) else MAX_FORMS
 
     def _calibrate_next(self, entry: Entry) -> None:
         """Calibrate the form of an entry, and queue the entry again."""
@@ -291,7 +304,7 @@ class ScreenedSearch(Search):
             elif without in chosen:
                 waiting.append(entry)
             elif not self._known_screen.is_known(entry.subject):
-                if may_calibrate and self._known_screen.num_forms < MAX_FORMS:
+                if may_calibrate and self._known_screen.num_forms < self._most_forms(entry.subject):
                     self._calibrate_next(entry)
                 else:
                     self.rejected[UNPROMISING] += 1

@@ -213,10 +213,10 @@ class Search:
         futures = [self.executor.submit(probe_all, self.packed, [plans[key] for key in part]) for part in parts]
         for part, future in zip(parts, futures, strict=True):
             self.costs |= zip(part, future.result(), strict=True)
-        for key, plan in plans.items():
-            costs = self.costs[key]
+        for layout in layouts:
+            costs = self.costs.get(form_of_layer(layout))
             if costs is not None:
-                self._of_weights.setdefault((plan.tp, plan.ep, plan.etp), costs.without_activations())
+                self._of_weights.setdefault(_weights_of(layout), costs.without_activations())
 
     def _plan(self, layout: Layout) -> Plan:
         """Return the plan of a layout with the fields that the software fills in."""
@@ -406,12 +406,13 @@ class Search:
             self.rejected[str(error)] += 1
             return
         if self._has_bounds and form_of_layer(layout) not in self.costs:
-            if self.capacity and self._least_bytes(layout) > self.capacity:
+            if not self.may_fit(layout):
                 self.reject_for_memory(layout, MEMORY)
                 return
             following = heapq.nsmallest(self.layouts_ahead, self.queue)
             horizon = self._horizon
-            self.measure([layout, *(e.subject for e in following if e.stage == LAYOUT and e.bound <= horizon)])
+            ahead = [e.subject for e in following if e.stage == LAYOUT and e.bound <= horizon]
+            self.measure([layout, *filter(self.may_fit, ahead)])
         allocated = self.allocated(layout)
         if self.capacity and allocated > self.capacity:
             self.reject_for_memory(layout, MEMORY)
@@ -422,18 +423,21 @@ class Search:
         else:
             heapq.heappush(self.queue, entry._replace(bound=self.bounds(layout)[0], stage=REFINED))
 
-    def _least_bytes(self, layout: Layout) -> int:
-        """Return a lower bound of a layout's memory in bytes without measuring its form; 0 if no similar one is known.
+    def may_fit(self, layout: Layout) -> bool:
+        """Return whether the memory may hold a layout without its activations, as far as known before a measurement.
 
-        Weights, gradients and optimizer states depend on tp, ep and etp alone; recomputation, micro-batch and the like
-        change activations only, which this bound leaves out.
+        Weights, gradients and optimizer states depend on tp, ep and etp alone. Recomputation, the micro-batch and the
+        like change activations, so that a measurement of the layout's own form can only raise this lower bound.
         """
-        plan = self._plan(layout)
-        costs = self._of_weights.get((plan.tp, plan.ep, plan.etp))
-        if costs is None:
-            return 0
+        costs = self._of_weights.get(_weights_of(layout))
+        if costs is None or not self.capacity:
+            return True
+        try:
+            plan = self.space.plan(layout)
+        except PlanError:  # rejected one by one, with the reason
+            return True
         least = memory_bound(layout, self.micro_batches(layout), costs, self.layers, self.stages_of(layout))
-        return least + facts_of(self.space.software, self.space.plan(layout), self.job.workload).outside_bytes
+        return least + facts_of(self.space.software, plan, self.job.workload).outside_bytes <= self.capacity
 
     def reject_for_memory(self, layout: Layout, reason: str) -> None:
         """Count a layout, and queue the same one with offload: by the costs of its form or, if unknown, its family."""
@@ -643,6 +647,11 @@ def form_of_layer(layout: Layout) -> tuple[object, ...]:
 def _family_of(layout: Layout) -> tuple[object, ...]:
     """Return the part of a form that all layouts of a family share."""
     return form_of_layer(layout)[:-2]
+
+
+def _weights_of(layout: Layout) -> tuple[object, ...]:
+    """Return the part of a form that a rank's weights depend on."""
+    return layout.tp, layout.ep, layout.etp
 
 
 def _report(done: int, total: int) -> None:

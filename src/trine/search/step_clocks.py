@@ -40,8 +40,8 @@ class StepClocks:
             return
         setup = setup_of(workload, Plan(dp=gpus), replace(options, clocks={}, gpu_spread=0.0))
         self._gpu = known_gpu(setup.gpu_names[0])
-        if setup.mixed is None and uses_step_clock(setup.model, self._gpu):
-            self._model = setup.model
+        if self._gpu is not None and setup.mixed is None and uses_step_clock(setup.model, self._gpu):
+            self._model, self._bounds = setup.model, Bounds(workload, self._gpu)
 
     @property
     def is_known(self) -> bool:
@@ -55,7 +55,7 @@ class StepClocks:
         key = micro_batch, micro_batches
         if key not in self._clocks:
             self._clocks[key] = step_clock(
-                self._workload, self._model, self._gpu, micro_batch, micro_batches=micro_batches
+                self._workload, self._model, self._gpu, micro_batch, micro_batches=micro_batches, bounds=self._bounds
             )
         return self._clocks[key]
 

@@ -11,7 +11,7 @@ def screen_with(*pairs):
     """Return a screen that took these pairs of layout and rho as calibrated."""
     screen = LayoutScreen(16, None, 64)
     for layout, rho in pairs:
-        screen._take(layout, form_of(layout), NO_CORRECTION._replace(rho=rho))
+        screen._take(layout, form_of(layout), NO_CORRECTION._replace(rho=rho, micro_batch=layout.micro_batch))
     return screen
 
 
@@ -20,6 +20,16 @@ def test_a_form_is_known_by_one_that_differs_in_micro_batch():
     other = KNOWN._replace(micro_batch=4, dp=4)
     assert screen.is_known(other)
     assert screen.correction(other).rho == 1.1
+
+
+def test_a_form_whose_layers_wait_is_known_only_at_the_same_micro_batch():
+    gathers = KNOWN._replace(sharding="fsdp", micro_batch=8)
+    screen = screen_with((gathers, 1.1))
+    assert screen.is_known(gathers._replace(recompute="full"))
+    assert screen.is_close(gathers._replace(micro_batch=1))
+    assert not screen.is_known(gathers._replace(micro_batch=1))
+    screen = screen_with((KNOWN._replace(offload="activations"), 1.1))
+    assert not screen.is_known(KNOWN._replace(offload="activations", micro_batch=2))
 
 
 def test_of_several_forms_the_least_contention_stands_for_an_unknown_one():
