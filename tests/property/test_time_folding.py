@@ -15,7 +15,9 @@ from trine.cluster import load_cluster
 from trine.cluster.select import slow_down
 from trine.errors import TrineError
 from trine.folding import stages
-from trine.folding.period import MAX_TRIED, _EachRank, first_counts
+from trine.folding.lists import Times
+from trine.folding.period import MAX_TRIED, _EachRank, _Sorted, _Stretch, _stretches, _with_rank, first_counts
+from trine.folding.shifts import TasksByStart
 from trine.graph.taskgraph import Records
 from trine.results import Result
 from trine.results.repeats import Repeat, Repeats
@@ -145,6 +147,39 @@ def test_a_look_at_single_ranks_changes_no_repetition(seed: int, monkeypatch: py
     quick = case.run(fold="exact")
     monkeypatch.setattr(_EachRank, "may_repeat", lambda *_: True)
     assert case.run(fold="exact").repeats == quick.repeats
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_each_run_of_all_ranks_lies_in_a_time_that_they_have_in_common(seed: int) -> None:
+    """Tasks of one to four ranks, each with stretches of one shift; a run of all tasks together is a time of each."""
+    rng = np.random.default_rng(seed)
+    tables = []
+    for _ in range(int(rng.integers(1, 5))):
+        start = np.append(0, np.sort(rng.integers(1, 400, int(rng.integers(2, 60)))))
+        lengths = rng.integers(1, 20, len(start))
+        shift = np.repeat(rng.choice([-1, 6, 30, 30], len(start)), lengths)[: len(start)]
+        shift[[0, -1]] = -1  # the last task has no later one
+        tables.append(_sorted_tasks(start, shift))
+    common: list[_Stretch] = []
+    for number, table in enumerate(tables):
+        common = _with_rank(common, [before.tasks.start for before in tables[:number]], table)
+    start, shift = (np.concatenate(column) for column in zip(*((t.tasks.start, t.shift) for t in tables), strict=True))
+    order = np.argsort(start, kind="stable")
+    for run in _stretches(_sorted_tasks(start[order], shift[order])):
+        assert any(
+            part.period_ps == run.period_ps and part.begin_ps <= run.begin_ps and run.end_ps <= part.end_ps
+            for part in common
+        )
+
+
+def _sorted_tasks(start: np.ndarray, shift: np.ndarray) -> _Sorted:
+    """Return tasks in order of start that differ in their shifts alone."""
+    zeros = np.zeros(len(start), np.int64)
+    tasks = TasksByStart(
+        start=start, end=start, latest_end=start, key=zeros, phase=zeros, entry=zeros,
+        entries=Times(start, start, start), sequence=zeros, microbatch=zeros, begin=zeros, length=zeros,
+    )  # fmt: skip
+    return _Sorted(tasks, shift, np.full(len(start), -1))
 
 
 @pytest.mark.parametrize("batch", [12, 15, 16, 64])

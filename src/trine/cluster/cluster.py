@@ -224,9 +224,12 @@ class Cluster(ClusterData):
         """Return :meth:`host_of` for many GPUs at once, as int64[m]; -1: none."""
         if self.cut_from is not None:  # a dead link does not move a GPU's data to another host
             return self.cut_from[0].hosts_of(gpus)
-        from trine.cluster.routing.batch_routing import many_hosts
-
-        return many_hosts(self._batch, self._router, np.asarray(gpus, np.int64))
+        gpus = np.asarray(gpus, np.int64)
+        of_nodes = None if self._batch is None else self._batch.hosts_of(gpus)
+        if of_nodes is not None:
+            return of_nodes
+        hosts = [self._router.host_of(gpu) for gpu in gpus.tolist()]
+        return np.array([-1 if host is None else host for host in hosts], np.int64)
 
     def route_latency_ps(self, route: tuple[int, ...]) -> int:
         """Return the sum of the latencies of a route's links."""

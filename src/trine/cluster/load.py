@@ -77,9 +77,11 @@ def load_cluster(
 
 def spans_copies(cluster: Cluster, gpus: int) -> bool:
     """Return whether ``gpus`` GPUs span copies of ``cluster``, one node or rack, joined by its usual fabric."""
+    if gpus <= len(cluster.gpus) or cluster.fabric is None:
+        return False
     from trine.cluster.copies import joined_nodes
 
-    return gpus > len(cluster.gpus) and cluster.fabric is not None and not joined_nodes(cluster)
+    return not joined_nodes(cluster)
 
 
 def rescaled(cluster: Cluster, factors: Mapping[str, Mapping[str, float]]) -> Cluster:

@@ -6,7 +6,7 @@ import operator
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -73,8 +73,8 @@ class CopiedNames(Lazy[str]):
         return f"{self._prefix}{self._first + copy}".join(self._patterns[pattern])
 
     def __iter__(self) -> Iterator[str]:
-        for number in range(self._first, self._first + self._count):
-            yield from map(f"{self._prefix}{number}".join, self._patterns)
+        copies = (f"{self._prefix}{number}" for number in range(self._first, self._first + self._count))
+        return chain.from_iterable(map(copy.join, self._patterns) for copy in copies)
 
 
 class JoinedNames(Lazy[str]):
@@ -94,8 +94,7 @@ class JoinedNames(Lazy[str]):
         return self._parts[part][index - self._ends[part]]
 
     def __iter__(self) -> Iterator[str]:
-        for part in self._parts:
-            yield from part
+        return chain.from_iterable(self._parts)
 
 
 class EndNames(Lazy[str]):

@@ -191,10 +191,8 @@ def fingerprint(cluster: ClusterData) -> str:
     digest.update("\0".join(devices.names).encode())
     _add_coded(digest.update, add, devices.kind, devices.kinds)
     nodes, node = _in_order(np.where(devices.node < 0, len(devices.node_names), devices.node))
-    names = []
-    for i in nodes:
-        names.append(devices.node_names[i] if i < len(devices.node_names) else None)
-    add(names)
+    names = [*devices.node_names, None]
+    add([names[i] for i in nodes])
     digest.update(node)
     properties = [(k.bytes_per_s, k.latency_ps, k.link_class, k.medium, k.peak_bytes_per_s) for k in links.numbers]
     _add_coded(digest.update, add, links.number, properties)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 from time import monotonic
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
@@ -21,12 +21,14 @@ from trine.common.observer import PROGRESS_S, current_observer
 from trine.common.units import PS_PER_S
 from trine.engine._limits import FULL_PPM, MAX_PS, MIN_PPM
 from trine.engine.circuit_model import CircuitModel
-from trine.engine.circuits import CircuitState
 from trine.engine.describe import faster_than_full
 from trine.engine.models import Network, NetworkModel, QueueModel, WeightedModel, drain_ps
 from trine.engine.validate import software_latency_ps
 from trine.errors import SimulationError
 from trine.graph.taskgraph import COMPUTE, JOIN, Records, TaskGraph
+
+if TYPE_CHECKING:
+    from trine.engine.circuits import CircuitState
 
 # Streams below full speed, in plain Python: the readable definition, and the oracle of ``_loop.py``.
 #
@@ -178,6 +180,8 @@ class Reference:
         self.queues = _Queues(graph, model) if isinstance(model, QueueModel) else None
         self.circuits: CircuitState | None = None
         if isinstance(model, CircuitModel):
+            from trine.engine.circuits import CircuitState
+
             self.circuits = CircuitState(graph, model, self._schedule, self._begin)
 
     def run(self) -> None:

@@ -12,7 +12,6 @@ from trine.common.arguments import named_arguments
 from trine.common.arrays import Int64
 from trine.common.observer import OnCompile, Progress, observing
 from trine.engine.circuit_model import CircuitModel
-from trine.engine.circuits import check_circuits
 from trine.engine.describe import deadlock, describe_task
 from trine.engine.models import Network, NetworkModel, QueueModel, is_compiled, network_model, why_unfolded
 from trine.engine.small_runs import by_twin
@@ -127,6 +126,8 @@ def _checked(graph: TaskGraph, network: str | Network, engine: str) -> Network:
             field="link_latency_ps",
         )
     if isinstance(model, CircuitModel):
+        from trine.engine.circuits import check_circuits
+
         check_circuits(graph)
     if graph.route_cap_bytes_per_s is not None and not isinstance(model, NetworkModel):
         raise InputError(f"the network {model.name!r} cannot limit the rate of a transfer", field="network")

@@ -79,10 +79,8 @@ class _ByStart(NamedTuple):
 
     @staticmethod
     def of(shifts: Shifts) -> _ByStart:
-        entry = shifts.tasks.entry
-        return _ByStart(
-            shifts.tasks, shifts.ready[entry], shifts.start[entry], shifts.end[entry], shifts.later_ready[entry]
-        )
+        columns = shifts.ready_shift, shifts.start_shift, shifts.end_shift, shifts.later_ready
+        return _ByStart(shifts.tasks, *map(shifts.by_start, columns))
 
 
 def _windows(table: _ByStart, distance: int) -> tuple[list[Repeat], Int64, int]:

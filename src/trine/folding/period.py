@@ -12,7 +12,7 @@ period, the complete state repeats too, bit for bit, and with it the future whil
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -104,22 +104,89 @@ class _EachRank:
         self._order = list(range(len(tracks)))
 
     def may_repeat(self, distance: int, first: int) -> bool:
-        """Return whether each rank repeats, all with one of the same periods.
+        """Return whether each rank repeats, all at some common time with the same period.
 
         The first rank that does not is asked first for the next distance.
         """
-        common: set[int] | None = None
+        common: list[_Stretch] = []
+        starts: list[Int64] = []
         for number in self._order:
             if number not in self._by_start:
                 self._by_start[number] = TasksByStart.of([self._tracks[number]])
-            shifts = self._by_start[number].shifts(distance, first)
-            periods = {period for _, _, period in _runs(_Sorted.of(shifts))}
-            common = periods if common is None else common & periods
-            if not common or not repeated_windows(shifts, distance)[0]:
+            table = _Sorted.of(self._by_start[number].shifts(distance, first))
+            common = _with_rank(common, starts, table)
+            starts.append(table.tasks.start)
+            if not common or not _windows(table, distance)[0]:
                 self._order.remove(number)
                 self._order.insert(0, number)
                 return False
         return True
+
+
+class _Stretch(NamedTuple):
+    """A time, in ps, in which all tasks that start have an equal task ``period_ps`` later."""
+
+    begin_ps: int
+    end_ps: int
+    period_ps: int
+
+
+def _stretches(table: _Sorted) -> list[_Stretch]:
+    """Return the times of a rank's runs of tasks with one shift, from the task before each to the one behind it."""
+    start = table.tasks.start
+    stretches = []
+    for first, last, period in _runs(table):
+        begin_ps = int(start[first - 1]) if first else 0
+        stretches.append(_Stretch(begin_ps, int(start[min(last, len(start) - 1)]), period))
+    return stretches
+
+
+def _with_rank(common: Sequence[_Stretch], starts: Sequence[Int64], table: _Sorted) -> list[_Stretch]:
+    """Return the times in which some ranks and a further one repeat with one period; all but one of them may idle.
+
+    common: the times of the ranks before; starts: of their tasks. table: the tasks of the further rank.
+    """
+    own = _stretches(table)
+    alone = list(own)
+    for start in starts:
+        alone = _common(alone, (), start) if alone else []
+    return _largest([*_common(common, own, table.tasks.start), *alone])
+
+
+def _common(common: Sequence[_Stretch], own: Sequence[_Stretch], start: Int64) -> list[_Stretch]:
+    """Return the parts of ``common`` that are long enough for their period, and in which a rank repeats or idles.
+
+    own: the rank's stretches. start: of its tasks, ascending, int64[tasks], ps.
+    """
+    parts: set[_Stretch] = set()
+    for stretch in common:
+        same = [other for other in own if other.period_ps == stretch.period_ps]
+        for other in (*same, *_idle_times(stretch, start)):
+            begin_ps, end_ps = max(other.begin_ps, stretch.begin_ps), min(other.end_ps, stretch.end_ps)
+            if end_ps - begin_ps >= stretch.period_ps:
+                parts.add(_Stretch(begin_ps, end_ps, stretch.period_ps))
+    return _largest(parts)
+
+
+def _idle_times(stretch: _Stretch, start: Int64) -> list[_Stretch]:
+    """Return the times of at least a period, in a stretch, between two starts of a rank's tasks."""
+    first, last = np.searchsorted(start, [stretch.begin_ps, stretch.end_ps], side="right").tolist()
+    inside = np.concatenate([[stretch.begin_ps], start[first:last], [stretch.end_ps]])
+    idle = []
+    for number in np.flatnonzero(np.diff(inside) >= stretch.period_ps).tolist():
+        idle.append(_Stretch(int(inside[number]), int(inside[number + 1]), stretch.period_ps))
+    return idle
+
+
+def _largest(parts: Iterable[_Stretch]) -> list[_Stretch]:
+    """Return the stretches that are not inside another one of the same period."""
+    largest: list[_Stretch] = []
+    latest_ps: dict[int, int] = {}
+    for part in sorted(parts, key=lambda part: (part.begin_ps, -part.end_ps, part.period_ps)):
+        if part.end_ps > latest_ps.get(part.period_ps, -1):
+            latest_ps[part.period_ps] = part.end_ps
+            largest.append(part)
+    return largest
 
 
 class _Sorted(NamedTuple):
@@ -135,9 +202,10 @@ class _Sorted(NamedTuple):
 
     @staticmethod
     def of(each: Shifts) -> _Sorted:
-        shift = np.where(each.start == each.end, each.start, -1)
-        ready = np.where(each.ready == each.start, -1, each.later_ready)
-        return _Sorted(each.tasks, shift[each.tasks.entry], ready[each.tasks.entry])
+        start_shift = each.start_shift
+        shift = np.where(start_shift == each.end_shift, start_shift, -1)
+        ready = np.where(each.ready_shift == start_shift, -1, each.later_ready)
+        return _Sorted(each.tasks, each.by_start(shift), each.by_start(ready))
 
 
 def repeated_windows(shifts: Shifts, distance: int) -> tuple[list[Repeat], Int64]:
@@ -147,7 +215,11 @@ def repeated_windows(shifts: Shifts, distance: int) -> tuple[list[Repeat], Int64
     runs when it begins. Every task that starts, or still runs, from h on is one that repeats; one period later, no
     further task starts, or runs when the window ends.
     """
-    table, tasks = _Sorted.of(shifts), shifts.tasks
+    return _windows(_Sorted.of(shifts), distance)
+
+
+def _windows(table: _Sorted, distance: int) -> tuple[list[Repeat], Int64]:
+    tasks = table.tasks
     start, end, latest_end = tasks.start, tasks.end, tasks.latest_end
     covered: set[int] = set()
     windows, keys = [], []

@@ -19,17 +19,46 @@ from trine.folding.run import JobRun
 
 
 class Shifts(NamedTuple):
-    """The shifts of the entries of all lists to the equal task one period later: int64[entries + 1].
+    """The entries of all lists that have an equal task one period later, ``now``, and these tasks' entries, ``then``.
 
-    ready, start, end: ps. later_ready: when the later task is ready, ps. Entries without a later one have -1; the
-    last place, for tasks outside lists, too: ``column[tasks.entry]`` is in order of start.
+    The shifts of such entries, int64[pairs], ps, are computed on each use.
     """
 
     tasks: TasksByStart
-    ready: Int64
-    start: Int64
-    end: Int64
-    later_ready: Int64
+    now: Int64
+    then: Int64
+
+    @property
+    def num_entries(self) -> int:
+        """Entries of all lists; tasks outside lists have the entry behind them (-1)."""
+        return len(self.tasks.entries.start)
+
+    @property
+    def ready_shift(self) -> Int64:
+        return self._difference(self.tasks.entries.ready)
+
+    @property
+    def start_shift(self) -> Int64:
+        return self._difference(self.tasks.entries.start)
+
+    @property
+    def end_shift(self) -> Int64:
+        return self._difference(self.tasks.entries.end)
+
+    @property
+    def later_ready(self) -> Int64:
+        """When the later task is ready, ps."""
+        return self.tasks.entries.ready[self.then]
+
+    def _difference(self, column: Int64) -> Int64:
+        shift: Int64 = column[self.then] - column[self.now]
+        return shift
+
+    def by_start(self, column: Int64) -> Int64:
+        """Return a column of the pairs for all tasks in order of start, -1 without a later task: int64[tasks]."""
+        of_entries = np.full(self.num_entries + 1, -1)
+        of_entries[self.now] = column
+        return of_entries[self.tasks.entry]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,13 +122,7 @@ class TasksByStart:
         """
         ahead = np.repeat(self._entries_ahead(distance, first), self.length)
         now = np.flatnonzero(ahead)
-        then = now + ahead[now]
-        ready, start, end, later_ready = (np.full(len(ahead) + 1, -1) for _ in range(4))
-        ready[now] = self.entries.ready[then] - self.entries.ready[now]
-        start[now] = self.entries.start[then] - self.entries.start[now]
-        end[now] = self.entries.end[then] - self.entries.end[now]
-        later_ready[now] = self.entries.ready[then]
-        return Shifts(self, ready, start, end, later_ready)
+        return Shifts(self, now, now + ahead[now])
 
     def _entries_ahead(self, distance: int, first: int) -> Int64:
         """Return how many entries behind each list the equal one begins, 0 without one: int64[lists]."""

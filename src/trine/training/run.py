@@ -41,7 +41,6 @@ from trine.training.headline import (
     step_work,
 )
 from trine.training.host_memory import host_memory_of, written_host_bytes
-from trine.training.operator_work import operator_work
 from trine.training.options import SimulateOptions, observed
 from trine.training.resolved import resolved_inputs
 from trine.training.run_facts import RunFacts
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
     from trine.parallel.build import BuildReport
     from trine.parallel.contention import CommunicationKernels
     from trine.results import Result, Simulator
+    from trine.results.operator_work import OperatorWork
     from trine.results.repeats import RepeatedSteps
     from trine.results.run import Scope
 
@@ -128,6 +128,12 @@ def _why_not_compared(options: SimulateOptions) -> str:
     if options.stragglers is not None and options.stragglers.jitter is not None:
         return "the step without it draws other random numbers"
     return ""
+
+
+def _operator_work(setup: Setup) -> OperatorWork | None:
+    from trine.training.operator_work import operator_work
+
+    return operator_work(setup)
 
 
 def _has_estimate(setup: Setup) -> bool:
@@ -377,7 +383,7 @@ class _Run:
             repeats=run.repeats,
             repeated_steps=run.repeated_steps,
             inputs=resolved_inputs(setup),
-            operator_work=partial(operator_work, setup) if setup.gpu_names else None,
+            operator_work=partial(_operator_work, setup) if setup.gpu_names else None,
         )
         show = partial(_build_result, setup, run_facts)
         observation = Observation(

@@ -476,14 +476,3 @@ class NodeRoutes:
         self._length.append(len(links) if length is None else length)
         self._links.extend(links)
         return len(self._start) - 1
-
-
-def many_hosts(bulk: BatchRoutes | None, router: Router, gpus: Int64) -> Int64:
-    """Return int64[m]: the nearest host of each GPU, -1 if it reaches no host."""
-    hosts = None if bulk is None else bulk.hosts_of(gpus)
-    if hosts is not None:
-        return hosts
-    host_rows = []
-    for gpu in gpus.tolist():
-        host_rows.append(-1 if (host := router.host_of(gpu)) is None else host)
-    return np.array(host_rows, np.int64)

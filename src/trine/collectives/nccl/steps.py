@@ -575,7 +575,7 @@ def first_places(rows: Int64) -> Int64:
     if len(rows) * size <= MAX_TABLE * rows.size:
         table = np.empty(len(rows) * size, np.int64)
         table[key[::-1]] = position.ravel()[::-1]
-        return table[key].reshape(rows.shape)
+        return np.asarray(table[key].reshape(rows.shape))
     if rows.shape[1] <= NARROW:
         places = position.copy()
         for place in range(rows.shape[1] - 2, -1, -1):

@@ -21,18 +21,17 @@ from trine.errors import InputError, SpecError, nearest
 from trine.graph.workload import EVEN_EXPERTS, SYNTHESISED, Operator, Workload
 from trine.software.precision import CastRecipe, known_precisions, load_precision
 from trine.software.profile import NO_SOFTWARE, OperatorStyle, Software, load_software
-from trine.workload.architecture.blocks import KimiDelta, LinearAttention, Mamba, Mamba2, Mixture
-from trine.workload.architecture.model import Architecture
 from trine.workload.synthesis.adapters import Adapters, parse_adapters
-from trine.workload.synthesis.documents import Documents, pack_documents, parse_documents
 from trine.workload.synthesis.graph import Graph
 from trine.workload.synthesis.model_files import check_transformer, load_model
-from trine.workload.synthesis.spec import Bert, ConvNet, Convolutional, EncoderDecoder, ModelSpec, Transformer
+from trine.workload.synthesis.spec import Bert, ConvNet, Convolutional, EncoderDecoder, ModelSpec, Stacked, Transformer
 from trine.workload.synthesis.times import FITTED, TIMES, with_roofline_times, with_table_times
 from trine.workload.synthesis.transformer import transformer
 
 if TYPE_CHECKING:
     from trine.compute import Calibration
+    from trine.workload.architecture.model import Architecture
+    from trine.workload.synthesis.documents import Documents
 
 
 #: This prefix marks a model in place of a trace file: ``model:llama-3-8b,sequence=4096``.
@@ -81,6 +80,8 @@ class Synthesis:
 
     def __post_init__(self) -> None:
         if isinstance(self.documents, str):  # read now, so that equal options describe equal documents
+            from trine.workload.synthesis.documents import parse_documents
+
             object.__setattr__(self, "documents", parse_documents(self.documents))
         for name, values in _CHOICES.items():
             value = getattr(self, name)
@@ -295,9 +296,9 @@ def _untimed(spec: ModelSpec, options: Synthesis, software: Software | None) -> 
     spec, software = _variant(spec, options), _with_dropout(options, software)
     if isinstance(spec, ConvNet):
         return spec, _convnet_workload(spec, options, software)
-    if isinstance(spec, Architecture):
-        return spec, _layered_workload(spec, options, software)
-    return spec, _transformer_workload(spec, options, software)
+    if isinstance(spec, Stacked):
+        return spec, _transformer_workload(spec, options, software)
+    return spec, _layered_workload(spec, options, software)
 
 
 def _variant(spec: ModelSpec, asked: Synthesis) -> ModelSpec:
@@ -381,8 +382,7 @@ def _transformer_workload(
     facts |= _precision_facts(options)
     assumptions = (*_transformer_assumptions(spec, layers, dtype, software), *_precision_words(options, software))
     workload = _workload(spec, graph, batch, facts, assumptions)
-    documents = options.documents
-    return pack_documents(workload, documents, sequence) if isinstance(documents, Documents) else workload
+    return _packed(workload, options, sequence)
 
 
 def _recipe_of(options: Synthesis, dtype: str) -> CastRecipe | None:
@@ -446,6 +446,15 @@ def _precision_words(options: Synthesis, software: Software | None) -> tuple[str
     )
 
 
+def _packed(workload: Workload, options: Synthesis, sequence: int) -> Workload:
+    """Return the workload with the lengths of the documents that its sequences are packed from, if any."""
+    if options.documents is None or isinstance(options.documents, str):
+        return workload
+    from trine.workload.synthesis.documents import pack_documents
+
+    return pack_documents(workload, options.documents, sequence)
+
+
 def _layers_ahead(count: int) -> str:
     return f"{count} {'layer' if count == 1 else 'layers'} for multi-token prediction"
 
@@ -469,6 +478,7 @@ def _layered_workload(model: Architecture, options: Synthesis, software: Softwar
         has = f"{model.name} has {_layers_ahead(len(model.predicted))}"
         raise InputError(f"{has}; got {predicted}", field="mtp")
     dtype, batch = DTYPES[options.dtype or "bf16"], options.batch or 1
+    from trine.workload.architecture.blocks import KimiDelta, LinearAttention, Mamba, Mamba2, Mixture
     from trine.workload.synthesis.layered import layered
 
     graph = layered(
@@ -498,8 +508,7 @@ def _layered_workload(model: Architecture, options: Synthesis, software: Softwar
     if any(isinstance(mixer, LinearAttention | KimiDelta | Mamba2 | Mamba) for mixer in model.mixers()):
         assumptions.append("chunked scans take the time of their memory traffic, four passes over inputs and outputs")
     workload = _workload(model, graph, batch, facts, tuple(assumptions))
-    documents = options.documents
-    return pack_documents(workload, documents, sequence) if isinstance(documents, Documents) else workload
+    return _packed(workload, options, sequence)
 
 
 _LOSSES = {
@@ -583,10 +592,9 @@ def _workload(
     if graph.adapters is not None:
         graph.adapters.check(graph.targets)
     count = sum(prod(weight.shape) for weight in graph.weights.values())
-    if isinstance(spec, Architecture):
-        has_all_layers = False  # checked when the file was read; towers have no operators
-    else:
-        has_all_layers = isinstance(spec, ConvNet) or facts["layers"] == str(spec.layers)
+    has_all_layers = isinstance(spec, ConvNet)
+    if isinstance(spec, Stacked):
+        has_all_layers = facts["layers"] == str(spec.layers)  # others: checked when the file was read
     if spec.parameters is not None and has_all_layers and not graph.frozen and count != spec.parameters:
         raise SpecError(f"says {spec.parameters:,}, but the shapes make {count:,}", file=spec.file, field="parameters")
     return Workload(

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from trine.common.schema import Field, OrNone
-from trine.workload.architecture.model import Architecture
+
+if TYPE_CHECKING:
+    from trine.workload.architecture.model import Architecture
 
 # Bounds far above all published models: a typing error must not make gigabytes of operators.
 Size = Annotated[int, Field(ge=1, le=10_000_000)]
@@ -271,7 +273,9 @@ class Densenet(ConvNet):
 
 
 Convolutional = Vgg | Resnet | Densenet
-ModelSpec = Transformer | Bert | EncoderDecoder | Convolutional | Architecture
+#: Models whose layers are stacks of one shape.
+Stacked = Transformer | Bert | EncoderDecoder
+ModelSpec: TypeAlias = "Stacked | Convolutional | Architecture"
 
 
 def summary(spec: ModelSpec) -> dict[str, object]:
