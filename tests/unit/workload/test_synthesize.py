@@ -305,3 +305,12 @@ def test_a_gpu_that_nobody_named_is_an_assumption() -> None:
     assert assumed() == assumed(software="megatron-core") != []
     assert "assumed GPU h100-sxm" in assumed()[0]
     assert assumed(gpu="h100-sxm") == assumed(cluster="dgx-a100") == []
+
+
+def test_a_step_without_its_vision_tower_says_how_large_it_is():
+    """Kimi K2.5's tower, by hand: 27 layers of 1,152 features (tests/closed_form/test_model_counts.py has K3's)."""
+    tower = load_model("kimi-k2.5").towers["vision"]
+    parameters = sum(weight.size for weight in tower.weights())
+    assert parameters == 471_143_920
+    workload = trine.synthesize("kimi-k2.5", layers=1, sequence=64, gpu="h100-sxm")
+    assert any("without its vision tower (0.47B parameters)" in words for words in workload.assumptions)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from math import gcd, prod
 from typing import TYPE_CHECKING
 
 from trine.cluster import load_gpu
 from trine.cluster.presets import GpuSpec
-from trine.common.arguments import check_whole, named_arguments
+from trine.common.arguments import check_whole, takes
 from trine.common.not_modelled import VALUES, not_modelled
 from trine.common.precision import PRECISIONS
 from trine.common.units import whole_number
@@ -30,7 +30,7 @@ from trine.workload.synthesis.transformer import transformer
 
 if TYPE_CHECKING:
     from trine.compute import Calibration
-    from trine.workload.architecture.model import Architecture
+    from trine.workload.architecture.model import Architecture, Tower
     from trine.workload.synthesis.documents import Documents
 
 
@@ -68,8 +68,8 @@ class Synthesis:
     mtp: int | None = None
     image: int | None = None
     times: str | None = None
-    shares: Mapping[str, float] = field(default_factory=dict)
-    software: str | None = None
+    shares: Mapping[str, float] | None = None
+    software: Software | str | os.PathLike[str] | None = None
     tied: str | None = None
     biases: str | None = None
     positions: str | None = None
@@ -104,29 +104,9 @@ class Synthesis:
             raise InputError(text, field="trainable")
 
 
-@named_arguments
+@takes(Synthesis)
 def synthesize(
-    model: ModelSpec | str | os.PathLike[str],
-    *,
-    gpu: str = DEFAULT_GPU,
-    sequence: int | None = None,
-    target: int | None = None,
-    batch: int | None = None,
-    dtype: str | None = None,
-    layers: int | None = None,
-    mtp: int | None = None,
-    image: int | None = None,
-    times: str | None = None,
-    shares: Mapping[str, float] | None = None,
-    calibration: Calibration | None = None,
-    software: Software | str | os.PathLike[str] | None = None,
-    tied: str | None = None,
-    biases: str | None = None,
-    positions: str | None = None,
-    dropout: str | None = None,
-    documents: str | None = None,
-    precision: str | None = None,
-    trainable: str | None = None,
+    model: ModelSpec | str | os.PathLike[str], *, calibration: Calibration | None = None, options: Synthesis
 ) -> Workload:
     """Write one training step of a model on one GPU from its shapes, in the form of a loaded trace.
 
@@ -165,14 +145,10 @@ def synthesize(
     Times are predictions; ``Workload.assumptions`` lists their basis. Raises InputError with the field's name for an
     unknown model, GPU or value, and for an option that does not apply to the model.
     """
-    asked = Synthesis(
-        gpu=gpu, sequence=sequence, target=target, batch=batch, dtype=dtype, layers=layers, mtp=mtp, image=image,
-        times=times, shares=dict(shares or {}), tied=tied, biases=biases, positions=positions, dropout=dropout,
-        documents=documents, precision=precision, trainable=trainable,
-    )  # fmt: skip
-    profile = usual_profile() if software is None else profile_of(software)
+    asked = replace(options, shares=dict(options.shares or {}), software=None)
+    profile = usual_profile() if options.software is None else profile_of(options.software)
     spec = load_model(model) if isinstance(model, str | os.PathLike) else model
-    return ModelRecipe(spec, asked, calibration, profile, software is not None).write()
+    return ModelRecipe(spec, asked, calibration, profile, options.software is not None).write()
 
 
 def from_text(text: str, gpu: str | None = None, software: Software | str | None = None) -> Workload:
@@ -455,6 +431,11 @@ def _packed(workload: Workload, options: Synthesis, sequence: int) -> Workload:
     return pack_documents(workload, options.documents, sequence)
 
 
+def _tower_words(name: str, tower: Tower) -> str:
+    """Return the name of a tower that a step leaves out, with its number of parameters."""
+    return f"its {name} tower ({sum(weight.size for weight in tower.weights()) / 1e9:.2f}B parameters)"
+
+
 def _layers_ahead(count: int) -> str:
     return f"{count} {'layer' if count == 1 else 'layers'} for multi-token prediction"
 
@@ -495,7 +476,7 @@ def _layered_workload(model: Architecture, options: Synthesis, software: Softwar
         assumptions.append(EVEN_EXPERTS)
     if layers < len(model.layers):
         assumptions.append(f"{layers} of the model's {len(model.layers)} layers")
-    left_out = [f"its {name} tower" for name in model.towers]
+    left_out = [_tower_words(name, tower) for name, tower in model.towers.items()]
     if predicted:
         facts["mtp"] = str(predicted)
         assumptions.append(f"with {_layers_ahead(predicted)}, behind the head")
@@ -631,4 +612,4 @@ def _timed(spec: ModelSpec, workload: Workload, options: Synthesis, calibration:
         if options.shares:
             raise InputError("tables use no shares of a data sheet: times=roofline does", field="shares")
         return with_table_times(workload, load_gpu(options.gpu))
-    return with_roofline_times(workload, load_gpu(options.gpu), Shares.of(options.shares))
+    return with_roofline_times(workload, load_gpu(options.gpu), Shares.of(options.shares or {}))
