@@ -14,7 +14,6 @@ from trine.workload.architecture.blocks import CompressedAttention, Mixture
 NOT_MODELLED = (
     "arrivals at a rate, and their queues (the clients keep a fixed number of requests in flight)",
     "eviction from the prefix cache, and preemption of running requests",
-    "padding of batches to the sizes of CUDA graphs",
     "rebalancing of experts, and offloading of the KV cache",
 )
 
@@ -80,6 +79,11 @@ def notes_of(job: ServingJob, deployment: Deployment, limits: Limits) -> tuple[s
         f"{engine.title} {engine.version}: at most {limits.budget:,} tokens and {limits.sequences:,} sequences a step; "
         + _kept_words(deployment),
     ]
+    if job.phase != "prefill":
+        found.append(
+            "a step of decodes alone is padded to the size of a CUDA graph; steps with prompts are not; "
+            "tokens of padding are alike and choose the same experts"
+        )
     if job.concurrency is not None and job.phase != "decode":
         found.append(
             "clients start together and send the next request when one ends; lengths "
