@@ -7,6 +7,7 @@ from trine.inference.communication import Communication, all_reduce_kernels, exc
 from trine.inference.context import context_warning
 from trine.inference.job import ServingJob
 from trine.inference.limits import Limits
+from trine.inference.precision import has_precision
 from trine.inference.recurrence_times import RECURRENCES
 from trine.inference.steps import Deployment, StepTimer
 from trine.workload.architecture.blocks import CompressedAttention, Mixture
@@ -111,6 +112,11 @@ def notes_of(job: ServingJob, deployment: Deployment, limits: Limits) -> tuple[s
         found.append(
             f"{job.speculation.drafts} drafts a step, each accepted with probability {job.speculation.acceptance:g}: "
             f"{job.speculation.tokens_per_step:.2f} tokens a step; a draft costs one layer and the head"
+        )
+    if not job.precision and not has_precision(deployment.model.stored):
+        found.append(
+            f"the weights are stored as {deployment.model.stored}, for which trine has no kernels: 16 bits assumed; "
+            "--precision mxfp4 has experts in 4.25 bits"
         )
     model, tokens = deployment.model, job.input_tokens + job.output_tokens
     if warning := context_warning(model.name, model.max_context, tokens):
