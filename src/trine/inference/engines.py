@@ -37,7 +37,8 @@ class EngineProfile(Spec):
     graph. front_end_us: HTTP and the first answer of a request; tokenise_us: time to tokenise a token of its prompt;
     tokenises: prompts that arrive at the same time ``together`` on several threads, or ``one-by-one``. all_reduce: the
     engine's kernel; custom_all_reduce_bytes: its largest message by number of GPUs, above which NCCL runs. exchange: of
-    tokens between attention replicas and experts.
+    tokens between attention replicas and experts. shares_keys: whether the queries of a group read their keys and
+    values once in a decode step; else each query head reads them.
     """
 
     name: str
@@ -69,6 +70,7 @@ class EngineProfile(Spec):
     all_reduce: Literal["vllm", "trtllm"]
     custom_all_reduce_bytes: dict[int, int]
     exchange: Literal["gather", "one-sided"] = "gather"
+    shares_keys: bool = True
     sources: dict[str, str]
 
     @property

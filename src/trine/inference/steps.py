@@ -8,7 +8,7 @@ contexts and is added for each sequence and chunk.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -244,7 +244,10 @@ class StepTimer:
             reach = min(context, mixer.window) if mixer.window else context
             if mixer.indexer is not None:
                 reach = min(context, mixer.indexer.top_k)
-            us = self._attention.decode_us(_heads(mixer, tp, queries), sequences, max(1.0, reach))
+            heads = _heads(mixer, tp, queries)
+            if not self.deployment.engine.shares_keys:
+                heads = replace(heads, keys=max(1, mixer.heads // tp))
+            us = self._attention.decode_us(heads, sequences, max(1.0, reach))
         elif isinstance(mixer, LatentAttention):
             reach = context if mixer.indexer is None else min(context, mixer.indexer.top_k)
             kept = mixer.kv_rank + mixer.rotated

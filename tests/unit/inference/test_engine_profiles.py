@@ -4,7 +4,9 @@ import pytest
 
 from trine.cluster import load_gpu
 from trine.errors import InputError
+from trine.inference.deployment import resolve, step_timer
 from trine.inference.engines import known_engines, load_engine
+from trine.inference.step_time import StepLayout
 
 
 @pytest.mark.parametrize("name", known_engines())
@@ -78,3 +80,18 @@ def test_decodes_are_padded_to_the_next_graph(name, version):
 
 def test_an_engine_without_padding_keeps_the_batch():
     assert [load_engine("trtllm", "0.6.1").padded(decodes) for decodes in (3, 9, 100)] == [3, 9, 100]
+
+
+def test_grouped_queries_read_their_keys_once_since_xqa():
+    """Before 0.8 attention of 8 queries a group takes as long as with as many keys as queries."""
+    context, sequences = 2048, 64
+
+    def attention_us(model: str, version: str) -> float:
+        timer = step_timer(resolve(StepLayout(tp=4, engine=f"trtllm:{version}").job(model, "dgx-h100")))
+        (mixer,) = timer.mixers
+        return timer.decode_us(mixer, sequences, context)
+
+    assert attention_us("llama-2-70b", "0.6.1") > 4 * attention_us("llama-2-70b", "0.8")
+    assert attention_us("llama-2-7b", "0.6.1") == attention_us("llama-2-7b", "0.8")
+    assert not load_engine("trtllm", "0.7.1").shares_keys
+    assert all(load_engine(name).shares_keys for name in known_engines())
