@@ -100,11 +100,8 @@ def size(
         size_served(model, goal, {**options, **failures.values}, requests_per_second, files)
         return
     about_serving = {
-        "requests_per_second": requests_per_second,
-        "utilisation": utilisation,
-        "plot": plot,
-        **goal.values,
-    }
+        "requests_per_second": requests_per_second, "utilisation": utilisation, "plot": plot, **goal.values,
+    }  # fmt: skip
     refuse_serving([name for name, value in about_serving.items() if value is not None])
     if tokens is None:
         raise InputError("training needs the number of tokens: --tokens N, such as 1.4T")

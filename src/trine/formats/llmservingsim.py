@@ -3,7 +3,9 @@
 A bundle (casys-kaist/LLMServingSim, docs/docs/profiler/output-bundle.md at 11b96ae) is a folder
 ``HARDWARE/MODEL/VARIANT`` with ``meta.yaml`` and, for each tensor-parallel degree, ``tpN/dense.csv`` (times by tokens),
 ``per_sequence.csv`` (by sequences), ``attention.csv`` (by prefill chunk, query-weighted key length, decodes and their
-context) and ``moe.csv`` (by tokens and distinct experts). Times are microseconds. That simulator adds collectives
+context) and ``moe.csv`` (by tokens and distinct experts). Times are microseconds. Versions up to August 2026 (5daddb2)
+read the cached tokens of a chunk (``kv_prefill``) in place of its key length: they cannot read this bundle. That
+simulator adds collectives
 itself; the format cannot express CPU time.
 """
 

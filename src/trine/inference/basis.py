@@ -7,6 +7,7 @@ from trine.inference.communication import Communication, all_reduce_kernels, exc
 from trine.inference.context import context_warning
 from trine.inference.job import ServingJob
 from trine.inference.limits import Limits
+from trine.inference.precision import has_precision
 from trine.inference.recurrence_times import RECURRENCES
 from trine.inference.steps import Deployment, StepTimer
 from trine.workload.architecture.blocks import CompressedAttention, Mixture
@@ -14,7 +15,6 @@ from trine.workload.architecture.blocks import CompressedAttention, Mixture
 NOT_MODELLED = (
     "arrivals at a rate, and their queues (the clients keep a fixed number of requests in flight)",
     "eviction from the prefix cache, and preemption of running requests",
-    "padding of batches to the sizes of CUDA graphs",
     "rebalancing of experts, and offloading of the KV cache",
 )
 
@@ -80,6 +80,11 @@ def notes_of(job: ServingJob, deployment: Deployment, limits: Limits) -> tuple[s
         f"{engine.title} {engine.version}: at most {limits.budget:,} tokens and {limits.sequences:,} sequences a step; "
         + _kept_words(deployment),
     ]
+    if job.phase != "prefill":
+        found.append(
+            "a step of decodes alone is padded to the size of a CUDA graph; steps with prompts are not; "
+            "tokens of padding are alike and choose the same experts"
+        )
     if job.concurrency is not None and job.phase != "decode":
         found.append(
             "clients start together and send the next request when one ends; lengths "
@@ -107,6 +112,11 @@ def notes_of(job: ServingJob, deployment: Deployment, limits: Limits) -> tuple[s
         found.append(
             f"{job.speculation.drafts} drafts a step, each accepted with probability {job.speculation.acceptance:g}: "
             f"{job.speculation.tokens_per_step:.2f} tokens a step; a draft costs one layer and the head"
+        )
+    if not job.precision and not has_precision(deployment.model.stored):
+        found.append(
+            f"the weights are stored as {deployment.model.stored}, for which trine has no kernels: 16 bits assumed; "
+            "--precision mxfp4 has experts in 4.25 bits"
         )
     model, tokens = deployment.model, job.input_tokens + job.output_tokens
     if warning := context_warning(model.name, model.max_context, tokens):

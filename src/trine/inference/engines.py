@@ -30,13 +30,15 @@ class EngineProfile(Spec):
     of what weights and activations leave ``free``. reserve_bytes, with further ones per token of the budget and per way
     of tp x pp: memory outside the framework, or outside weights and KV cache if reserve_holds_activations.
     kv_precision: the ``model``'s dtype, or the ``checkpoint``'s. block_tokens: of the paged KV cache.
-    graph_batch: largest batch that CUDA graphs replay. host_us, sequence_us: CPU time of a step, and of each sequence
+    graph_sizes: batches of decodes that CUDA graphs replay, as multiples of a step, by the batch up to which the step
+    holds; other batches are padded to the next one. host_us, sequence_us: CPU time of a step, and of each sequence
     in it; host: ``overlapped`` with the GPU's step (the longer one counts) or ``exposed`` (both count). exposed_us,
     exposed_sequence_us: the same times of work that nothing hides. launch_us: CPU time of a kernel launch without a
     graph. front_end_us: HTTP and the first answer of a request; tokenise_us: time to tokenise a token of its prompt;
     tokenises: prompts that arrive at the same time ``together`` on several threads, or ``one-by-one``. all_reduce: the
     engine's kernel; custom_all_reduce_bytes: its largest message by number of GPUs, above which NCCL runs. exchange: of
-    tokens between attention replicas and experts.
+    tokens between attention replicas and experts. shares_keys: whether the queries of a group read their keys and
+    values once in a decode step; else each query head reads them.
     """
 
     name: str
@@ -55,7 +57,7 @@ class EngineProfile(Spec):
     reserve_bytes_per_way: Annotated[int, Field(ge=0)] = 0
     kv_precision: Literal["model", "checkpoint"]
     block_tokens: Count
-    graph_batch: Count
+    graph_sizes: Annotated[dict[int, int], Field(min_length=1)]
     host: Literal["overlapped", "exposed"]
     host_us: Microseconds
     sequence_us: Microseconds
@@ -68,7 +70,21 @@ class EngineProfile(Spec):
     all_reduce: Literal["vllm", "trtllm"]
     custom_all_reduce_bytes: dict[int, int]
     exchange: Literal["gather", "one-sided"] = "gather"
+    shares_keys: bool = True
     sources: dict[str, str]
+
+    @property
+    def graph_batch(self) -> int:
+        """The largest batch that CUDA graphs replay."""
+        return max(self.graph_sizes)
+
+    def padded(self, decodes: int) -> int:
+        """Return the batch of the CUDA graph that runs ``decodes`` sequences; beyond all graphs, their own number."""
+        for largest in sorted(self.graph_sizes):
+            if decodes <= largest:
+                step = self.graph_sizes[largest]
+                return -(-decodes // step) * step
+        return decodes
 
     def default_for(self, gpu: GpuSpec, sizes: dict[int, int]) -> int:
         """Return the default of a GPU from :attr:`max_batched_tokens` or :attr:`max_sequences`."""

@@ -64,6 +64,11 @@ def precision_name(name: str, stored: str) -> str:
     return name
 
 
+def has_precision(stored: str) -> bool:
+    """Return whether weights of this ``quant_method`` have a precision; weights without one are in 16 bits."""
+    return not stored or any(stored in precision.stored for precision in served_precisions().values())
+
+
 def kv_name(name: str, default: Literal["model", "checkpoint"], precision: str) -> str:
     """Return the precision of the KV cache; without a name, the engine's default for these weights.
 

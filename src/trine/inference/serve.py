@@ -193,7 +193,8 @@ class _Service:
     def _refusal(self, queues: bool, fitting: int) -> str:
         """Return the reason for an answer without a TTFT, or an empty text."""
         if queues:
-            return f"{self.requests:,} requests queue for {fitting:,} places ({self.limits.name})"
+            places = "1 place" if fitting == 1 else f"{fitting:,} places"
+            return f"{self.requests:,} requests queue for {places} ({self.limits.name})"
         return "prefill workers make the first token" if self.job.phase == "decode" else ""
 
     # Requests through the engine ------------------------------------------------------------------------------------

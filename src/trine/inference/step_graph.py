@@ -63,7 +63,7 @@ def step_kernels(timer: StepTimer, step: Step) -> list[StepKernel]:
     """
     whole = timer.time(step).parts
     found = [StepKernel("exposed CPU time", CPU, whole[CPU])]
-    tokens = max(1, step.tokens)
+    tokens = timer.graph_tokens(step)
     found.append(StepKernel("embedding", SMALL, at_tokens(tokens, timer.embedding_us())))
     curves = _LayerCurves(timer, step)
     for number, layer in enumerate(timer.deployment.model.layers):
@@ -83,7 +83,7 @@ class _LayerCurves:
 
     def __init__(self, timer: StepTimer, step: Step) -> None:
         self._timer, self._step = timer, step
-        self._tokens = max(1, step.tokens)
+        self._tokens, self._expert_tokens = timer.graph_tokens(step), timer.expert_tokens(step)
         self._known: dict[Layer, list[StepKernel]] = {}
 
     def of(self, layer: Layer) -> list[StepKernel]:
@@ -104,7 +104,7 @@ class _LayerCurves:
                 continue
             found += self._block(title, block)
             if isinstance(block, Mixture):
-                found.append(StepKernel("experts", EXPERTS, at_tokens(tokens, timer.experts_us(block))))
+                found.append(StepKernel("experts", EXPERTS, at_tokens(self._expert_tokens, timer.experts_us(block))))
         if layer.feed_forward is not None:
             found += self._communication("feed-forward", layer.feed_forward)
         return found

@@ -66,12 +66,15 @@ class StepTable:
         self.timer = timer
         self._points: list[float] = TOKENS.tolist()
         self._tokens_us: list[float] = timer.tokens_us().tolist()
+        self._experts_us: list[float] = timer.all_experts_us().tolist()
         self._head_us: list[float] = timer.head_us().tolist()
         self._attention = [(MixerTable(timer, mixer), count) for mixer, count in timer.mixers.items()]
 
     def us(self, batch: StepBatch) -> float:
         """Return microseconds of a step, within :data:`TABLE_ERROR` of :meth:`direct_us`."""
-        gpu_us = self._at(self._tokens_us, batch.tokens) + self._at(self._head_us, batch.rows)
+        tokens = self._layer_tokens(batch)
+        gpu_us = self._at(self._tokens_us, tokens) + self._at(self._head_us, batch.rows)
+        gpu_us += self._at(self._experts_us, min(tokens, batch.tokens + 1))
         for table, count in self._attention:
             if len(batch.contexts):
                 gpu_us += count * table.decode_us(batch.contexts)
@@ -79,13 +82,21 @@ class StepTable:
                 gpu_us += count * table.prefill_us(batch.new, batch.cached)
         return gpu_us + self.timer.host_us(len(batch.contexts), len(batch.new), gpu_us)
 
+    def _layer_tokens(self, batch: StepBatch) -> float:
+        """Return the tokens that the layers process; decodes alone are padded to the size of a CUDA graph."""
+        if len(batch.new):
+            return batch.tokens
+        return self.timer.deployment.engine.padded(len(batch.contexts))
+
     def direct_us(self, batch: StepBatch) -> float:
         """Return microseconds of a step without tables.
 
         Decodes of different contexts take the time of equal ones with the mean reach.
         """
         timer = self.timer
-        gpu_us = float(np.interp(batch.tokens, TOKENS, timer.tokens_us()))
+        tokens = self._layer_tokens(batch)
+        gpu_us = float(np.interp(tokens, TOKENS, timer.tokens_us()))
+        gpu_us += float(np.interp(min(tokens, batch.tokens + 1), TOKENS, timer.all_experts_us()))
         gpu_us += float(np.interp(batch.rows, TOKENS, timer.head_us()))
         for mixer, count in timer.mixers.items():
             decodes = len(batch.contexts)

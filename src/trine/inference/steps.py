@@ -8,7 +8,7 @@ contexts and is added for each sequence and chunk.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -148,14 +148,25 @@ class StepTimer:
 
     def time(self, step: Step) -> StepTime:
         """Return the time of a step by part."""
-        tokens = max(1, step.tokens)
+        tokens = self.graph_tokens(step)
         parts = {name: at_tokens(tokens, curve) for name, curve in self._curves.items()}
+        parts[EXPERTS] = at_tokens(self.expert_tokens(step), self._curves[EXPERTS])
         parts[ATTENTION] = self._attention_us(step)
         parts[HEAD] = at_tokens(step.rows, self._head) if step.rows else 0.0
         if step.drafts and step.decodes:
             self._add_drafts(parts, step)
         parts[CPU] = self.host_us(step.decodes, len(step.chunks), sum(parts.values()))
         return StepTime(parts)
+
+    def graph_tokens(self, step: Step) -> int:
+        """Return the tokens that the layers process, those included that pad decodes to the size of a CUDA graph."""
+        if step.chunks or not step.decodes:
+            return max(1, step.tokens)
+        return self.deployment.engine.padded(step.decodes) * (1 + step.drafts)
+
+    def expert_tokens(self, step: Step) -> int:
+        """Return the tokens that choose experts: those of padding are alike, and count once."""
+        return min(self.graph_tokens(step), max(1, step.tokens) + 1)
 
     def stages_us(self, step: Step) -> tuple[float, ...]:
         """Return the time of a step on each pipeline stage, messages and CPU shared like layers; the sum is the step.
@@ -203,8 +214,12 @@ class StepTimer:
         return exposed_us + max(0.0, launches_us - gpu_us, scheduling_us - gpu_us)
 
     def tokens_us(self) -> Float64:
-        """Return the time of everything that depends on the step's tokens alone, at each of :data:`TOKENS`."""
-        return np.asarray(np.sum(list(self._curves.values()), axis=0))
+        """Return the time of everything but experts that depends on the step's tokens, at each of :data:`TOKENS`."""
+        return np.asarray(np.sum([curve for name, curve in self._curves.items() if name != EXPERTS], axis=0))
+
+    def all_experts_us(self) -> Float64:
+        """Return the time of the experts of all layers, at each of :data:`TOKENS`."""
+        return self._curves[EXPERTS]
 
     def head_us(self) -> Float64:
         """Return the time of head and sampling, at each number of rows in :data:`TOKENS`."""
@@ -229,7 +244,10 @@ class StepTimer:
             reach = min(context, mixer.window) if mixer.window else context
             if mixer.indexer is not None:
                 reach = min(context, mixer.indexer.top_k)
-            us = self._attention.decode_us(_heads(mixer, tp, queries), sequences, max(1.0, reach))
+            heads = _heads(mixer, tp, queries)
+            if not self.deployment.engine.shares_keys:
+                heads = replace(heads, keys=max(1, mixer.heads // tp))
+            us = self._attention.decode_us(heads, sequences, max(1.0, reach))
         elif isinstance(mixer, LatentAttention):
             reach = context if mixer.indexer is None else min(context, mixer.indexer.top_k)
             kept = mixer.kv_rank + mixer.rotated

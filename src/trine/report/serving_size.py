@@ -38,7 +38,9 @@ def _remark(document: Document, chosen: list[Document]) -> str:
     if not chosen:
         return "The table states why."
     share = amount(document, "utilisation")
-    return f"The fewest GPUs come first. Requests use {100 * share:.0f} % of the throughput, so that few of them wait."
+    has_price = number(chosen[0], "dollars_per_hour") is not None
+    first = "The lowest price comes first." if has_price else "The fewest GPUs come first."
+    return f"{first} Requests use {100 * share:.0f} % of the throughput, so that few of them wait."
 
 
 def _facts(chosen: list[Document]) -> tuple[Fact, ...]:
@@ -61,10 +63,13 @@ def _blocks(machines: list[Document], chosen: list[Document]) -> tuple[Block, ..
         for row in chosen:
             bars.append(Bar(name=text(row, "cluster"), parts=(("GPUs", amount(row, "num_gpus"), "first"),)))
         blocks.append(Bars(title="GPUs of each machine type", unit="count", bars=tuple(bars)))
+    has_price = any(number(row, "dollars_per_hour") is not None for row in machines)
+    prices = (Head(name="$ per hour", unit="number"), Head(name="$ per million tokens", unit="number"))
     columns = (
         Head(name="machine"), Head(name="GPUs", unit="count"), Head(name="copies", unit="count"),
         Head(name="first token", unit="s"), Head(name="further token", unit="s"),
-        Head(name="requests/s", unit="number"), Head(name="layout of a copy, or problem"),
+        Head(name="requests/s", unit="number"), *(prices if has_price else ()),
+        Head(name="layout of a copy, or problem"),
     )  # fmt: skip
     found: list[tuple[Cell, ...]] = []
     dimmed = []
@@ -72,9 +77,11 @@ def _blocks(machines: list[Document], chosen: list[Document]) -> tuple[Block, ..
         point, problem = section(row, "point"), text(row, "problem")
         if problem:
             dimmed.append(len(found))
+        costs = (number(row, "dollars_per_hour"), number(row, "dollars_per_million_tokens"))
         found.append(
             (text(row, "cluster"), number(row, "num_gpus"), number(point, "copies"), number(point, "ttft_s"),
-             number(point, "tpot_s"), number(row, "requests_per_s"), problem or _layout(point))
+             number(point, "tpot_s"), number(row, "requests_per_s"), *(costs if has_price else ()),
+             problem or _layout(point))
         )  # fmt: skip
     table = Table(title="Machine types", columns=columns, rows=tuple(found), dimmed=tuple(dimmed))
     return (*blocks, table)

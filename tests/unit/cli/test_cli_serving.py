@@ -61,6 +61,22 @@ def test_the_next_command_of_a_plan_runs():
     assert again["tpot_s"]["value"] == content["layouts"][0]["tpot_s"]
 
 
+def test_size_with_a_file_of_prices_a_picture_and_a_report(tmp_path):
+    pytest.importorskip("matplotlib")
+    prices, picture, report = tmp_path / "prices.yaml", tmp_path / "size.png", tmp_path / "size.html"
+    prices.write_text("date: 2026-11-01\nusd_per_gpu_hour: {h100: 2.0}\n")
+    found = run(*SIZE, "--price", str(prices), "--plot", str(picture), "--report", str(report))
+    assert found.exit_code == 0
+    assert "$/M tokens" in found.stdout
+    assert picture.stat().st_size > 5_000
+    assert "$ per million tokens" in report.read_text()
+    plain = json.loads(run(*SIZE, "--price", "2", "--json", "-").stdout)["machines"][0]
+    assert plain["dollars_per_hour"] == 2 * plain["num_gpus"]
+    assert "$/M tokens" not in run(*SIZE).stdout
+    other = run(*changed(SIZE, "--cluster", "hgx-h200"), "--price", str(prices))
+    assert (other.exit_code, other.stderr.strip()) == (2, "error: --price: no price for h200; known: h100-sxm")
+
+
 def test_size_prints_one_screen_and_json():
     found = run(*SIZE, "--tpot", "10ms")
     assert found.exit_code == 0

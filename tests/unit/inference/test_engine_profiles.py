@@ -4,7 +4,9 @@ import pytest
 
 from trine.cluster import load_gpu
 from trine.errors import InputError
+from trine.inference.deployment import resolve, step_timer
 from trine.inference.engines import known_engines, load_engine
+from trine.inference.step_time import StepLayout
 
 
 @pytest.mark.parametrize("name", known_engines())
@@ -12,7 +14,7 @@ def test_every_number_has_a_source(name):
     profile = load_engine(name)
     numbers = {
         "max_batched_tokens", "max_sequences", "memory_fraction", "reserve_bytes", "kv_precision", "block_tokens",
-        "graph_batch", "host", "host_us", "sequence_us", "exposed_us", "launch_us", "front_end_us",
+        "graph_sizes", "host", "host_us", "sequence_us", "exposed_us", "launch_us", "front_end_us",
         "tokenise_us", "tokenises", "batching",
         "all_reduce", "custom_all_reduce_bytes",
     }  # fmt: skip
@@ -54,3 +56,42 @@ def test_an_unknown_engine_names_the_nearest():
 def test_defaults_depend_on_the_memory(engine, gpu, tokens):
     profile = load_engine(engine)
     assert profile.default_for(load_gpu(gpu), profile.max_batched_tokens) == tokens
+
+
+#: Sizes of CUDA graphs, spelt out from the sources that the profiles name.
+GRAPHS = {
+    ("vllm", "0.9.2"): [1, 2, 4, *range(8, 513, 8)],
+    ("vllm", "0.19.1"): [1, 2, 4, *range(8, 249, 8), *range(256, 513, 16)],
+    ("sglang", "0.5.10"): [1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 497, 16), 512],
+    ("trtllm", "1.0.0"): [1, 2, 4, *range(8, 129, 8), 256, 512, 1024, 2048],
+    ("trtllm", "1.3.0"): [1, 2, 4, *range(8, 129, 8), *range(192, 2049, 64)],
+}
+
+
+@pytest.mark.parametrize(("name", "version"), GRAPHS)
+def test_decodes_are_padded_to_the_next_graph(name, version):
+    sizes = GRAPHS[name, version]
+    profile = load_engine(name, version)
+    assert profile.graph_batch == sizes[-1]
+    for decodes in range(1, sizes[-1] + 1):
+        assert profile.padded(decodes) == min(size for size in sizes if size >= decodes)
+    assert profile.padded(sizes[-1] + 1) == sizes[-1] + 1
+
+
+def test_an_engine_without_padding_keeps_the_batch():
+    assert [load_engine("trtllm", "0.6.1").padded(decodes) for decodes in (3, 9, 100)] == [3, 9, 100]
+
+
+def test_grouped_queries_read_their_keys_once_since_xqa():
+    """Before 0.8 attention of 8 queries a group takes as long as with as many keys as queries."""
+    context, sequences = 2048, 64
+
+    def attention_us(model: str, version: str) -> float:
+        timer = step_timer(resolve(StepLayout(tp=4, engine=f"trtllm:{version}").job(model, "dgx-h100")))
+        (mixer,) = timer.mixers
+        return timer.decode_us(mixer, sequences, context)
+
+    assert attention_us("llama-2-70b", "0.6.1") > 4 * attention_us("llama-2-70b", "0.8")
+    assert attention_us("llama-2-7b", "0.6.1") == attention_us("llama-2-7b", "0.8")
+    assert not load_engine("trtllm", "0.7.1").shares_keys
+    assert all(load_engine(name).shares_keys for name in known_engines())

@@ -95,7 +95,7 @@ def _transformer(spec: Transformer) -> Architecture:
         name=spec.name, hidden=spec.hidden, vocab=spec.vocab, sequence=spec.sequence, norm=spec.norm,
         layers=(Layer(mixer=mixer, feed_forward=network, norm=spec.norm),) * spec.layers,
         positions=spec.max_positions or 0, max_context=spec.max_context or spec.max_positions or 0,
-        embedding_norm=spec.embedding_norm, tied_embeddings=spec.tied_embeddings,
+        embedding_norm=spec.embedding_norm, tied_embeddings=spec.tied_embeddings, stored=spec.stored,
     )  # fmt: skip
 
 

@@ -131,9 +131,18 @@ def _letters(kind: str) -> str:
     return "".join(character for character in kind.lower() if character.isalnum())
 
 
+#: Precisions of weights by the ``format`` of compressed-tensors; the method alone does not tell 8 bits from 4.
+_STORED_FORMATS = {"nvfp4-pack-quantized": "nvfp4", "mxfp4-pack-quantized": "mxfp4", "pack-quantized": "integers"}
+
+
 def _stored(config: Config) -> str:
-    """Return the precision of quantised weights, as the config names it."""
+    """Return the precision of quantised weights, as the config or its language model's part names it."""
     found = config.get("quantization_config", default={})
+    text = config.get("text_config", default={})
+    if not found and isinstance(text, Mapping):
+        found = text.get("quantization_config") or {}
     if not isinstance(found, Mapping):
         config.fail("quantization_config", "must be a section of keys")
-    return str(found.get("quant_method", ""))[:40]
+    if str(found.get("quant_algo", "")).upper().startswith("NVFP4"):
+        return "nvfp4"
+    return _STORED_FORMATS.get(str(found.get("format", "")), str(found.get("quant_method", ""))[:40])

@@ -37,7 +37,7 @@ def _transformer(model: Architecture, layer: Layer) -> Transformer | None:
         "name": model.name, "layers": len(model.layers), "hidden": model.hidden, "heads": mixer.heads,
         "kv_heads": mixer.kv_heads, "head_size": mixer.head_size, "vocab": model.vocab, "sequence": model.sequence,
         "norm": layer.norm, "biases": mixer.biases, "max_positions": model.positions or None,
-        "max_context": model.max_context or None,
+        "max_context": model.max_context or None, "stored": model.stored,
         "embedding_norm": model.embedding_norm, "tied_embeddings": model.tied_embeddings,
         "qk_norm": mixer.norms == "heads", "file": model.file, "sources": model.sources,
         "parameters": model.parameters,

@@ -139,7 +139,7 @@ class Transformer:
     positions. max_context: tokens of the longest context of the published model, None if unknown. alibi: attention adds
     a bias that grows with the distance (Press et al., 2022) instead; its kernels make it, so it costs nothing more.
     embedding_norm: a norm follows the embedding. biases: linears with biases ('none', 'qkv', 'all'; 'all' includes
-    norms). file: named in errors.
+    norms). stored: the precision of stored weights, if not 16 bits, as in a quantization_config. file: named in errors.
     """
 
     name: str
@@ -161,6 +161,7 @@ class Transformer:
     embedding_norm: bool = False
     tied_embeddings: bool = False
     qk_norm: bool = False
+    stored: str = ""
     parameters: Parameters = None
     sources: dict[str, str] = field(default_factory=dict)
     file: str = field(default="", compare=False)
