@@ -75,6 +75,16 @@ DRAWINGS = (
         ('trine hop vgg13-h100-b128 --workers 8 --bandwidth "25 GB/s" --backup 1 --slow rank=3:2 --plot hop.png',),
     ),
     Drawing(
+        "compare", "Two answers", "The terms of both times; the one that differs most is on top.",
+        ("trine train llama-3-8b --gpus 8 --tp 2 --dp 4 --batch 4 --micro-batch 1 --cluster dgx-h100 --json a.json",
+         "trine train llama-3-8b --gpus 8 --tp 8 --batch 16 --micro-batch 1 --cluster dgx-h100 --json b.json",
+         "trine compare a.json b.json --plot compare.png"),
+    ),
+    Drawing(
+        "size", "Machine types of a training run", "Days with failures and their likely range; the line is the limit.",
+        ("trine size model:gpt-2-xl --tokens 30B --days 7 --cluster dgx-h100 --cluster dgx-a100 --plot size.png",),
+    ),
+    Drawing(
         "cluster", "A cluster", "Devices, and links by class and bandwidth.",
         ("trine cluster draw dgx-h100 --output cluster.png",),
     ),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from trine.cli.completions import clusters, models, software_profiles
-from trine.cli.options import GRADIENT_WORDS, LOSS_WORDS, SERVING, Brief, Details, Json, Option, argument
-from trine.cli.output import end, show_answer, write_json
+from trine.cli.options import GRADIENT_WORDS, LOSS_WORDS, OUTPUT, SERVING, Brief, Details, Json, Option, argument
+from trine.cli.output import drawn, end, show_answer, write_json
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import RowsLine
 from trine.cli.serving import AnswerFiles, refuse_serving, size_served
@@ -25,6 +25,7 @@ def compare(
         str,
         argument("Another answer of the same command; or a measured run: a Kineto trace, or a folder of them.", "B"),
     ],
+    plot: Annotated[str | None, Option("Draw the terms of both times; of two answers.", "FILE", OUTPUT)] = None,
     brief: Brief = False,
     details: Details = False,
     json: Json = None,
@@ -34,8 +35,11 @@ def compare(
     Example: trine compare tp2.json tp4.json
     """
     answer = _comparison(a, b)
+    if plot is not None and not answer.pictures():
+        raise InputError("--plot draws the terms of two answers; --report shows a measured run beside its reference")
     show_answer(answer, json, brief, details)
     write_json(answer, json, "compare")
+    drawn(plot, answer)
 
 
 def _comparison(a: str, b: str) -> Report:
@@ -80,7 +84,10 @@ def size(
     ] = None,
     loss: Annotated[str | None, Option("Choose the implementation of the loss [profile's].", LOSS_WORDS)] = None,
     precision: Annotated[str | None, Option("Cast the products of layers: fp8, mxfp8, nvfp4, ...", "RECIPE")] = None,
-    plot: Annotated[str | None, Option("With --serve, draw the GPUs and prices of each machine type.", "FILE")] = None,
+    plot: Annotated[
+        str | None,
+        Option("Draw days over GPUs of each machine type; with --serve, its GPUs and prices.", "FILE", OUTPUT),
+    ] = None,
     brief: Brief = False,
     details: Details = False,
     json: Json = None,
@@ -99,13 +106,11 @@ def size(
         files = AnswerFiles(json=json, brief=brief, details=details, plot=plot)
         size_served(model, goal, {**options, **failures.values}, requests_per_second, files)
         return
-    about_serving = {
-        "requests_per_second": requests_per_second, "utilisation": utilisation, "plot": plot, **goal.values,
-    }  # fmt: skip
+    about_serving = {"requests_per_second": requests_per_second, "utilisation": utilisation, **goal.values}
     refuse_serving([name for name, value in about_serving.items() if value is not None])
     if tokens is None:
         raise InputError("training needs the number of tokens: --tokens N, such as 1.4T")
-    _size_training(model, options, failures, AnswerFiles(json=json, brief=brief, details=details))
+    _size_training(model, options, failures, AnswerFiles(json=json, brief=brief, details=details, plot=plot))
 
 
 def _size_training(model: str, options: dict[str, Any], failures: Given[Failures], files: AnswerFiles) -> None:
@@ -125,6 +130,7 @@ def _size_training(model: str, options: dict[str, Any], failures: Given[Failures
             answer, is_finished = stop.answer, False
     show_answer(answer, files.json, files.brief, files.details)
     write_json(answer, files.json, "size")
+    drawn(files.plot, answer)
     end(is_finished)
 
 

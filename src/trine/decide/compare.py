@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -184,6 +184,15 @@ class Comparison(Report):
             rows = [tuple(map(str, row.values())) for row in self.sizes]
             lines += [*columns([tuple(self.sizes[0]), *rows]), ""]
         return "\n".join([*lines, *columns([("input", "A", "B"), *self._inputs()])])
+
+    def pictures(self) -> Mapping[str, Callable[..., Any]]:
+        """Return the picture of the terms."""
+        return {"terms": self._draw}
+
+    def _draw(self) -> Any:
+        from trine.decide.picture import draw_terms
+
+        return draw_terms(self.headline, (f"A: {self.names[0]}", f"B: {self.names[1]}"), self.terms)
 
     def document(self) -> Row:
         """Return the comparison as plain data (docs/reference/decide-json.md)."""

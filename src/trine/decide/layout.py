@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trine.cluster import load_cluster
 from trine.common.observer import unobserved
 from trine.common.units import whole_number
+from trine.common.work_reports import doing
 from trine.compute.origin import known_gpu
 from trine.decide.cost import RunStep
 from trine.errors import InputError, PlanError
@@ -90,7 +91,7 @@ def _found(
     model: ModelShape, machine: Cluster, global_batch: int, options: SimulateOptions, fix: Mapping[str, Any]
 ) -> FoundLayout:
     """Return the best layout with the fields of ``fix``. Raises PlanError if none fits."""
-    with unobserved():
+    with doing(f"layouts on {machine.name}"), unobserved():
         best = plan(model.text, gpus=len(machine.gpus), cluster=machine, global_batch=global_batch,
                     software=options.software, gradient_dtype=options.gradient_dtype, loss=options.loss,
                     precision=options.precision, trainable=options.trainable,
@@ -114,7 +115,7 @@ def scaled_layout(
     chosen = Plan(batch=global_batch // dp, **layout._asdict())
     settings = replace(options, cluster=machine, compare=False)
     try:
-        with unobserved(), showing_few():
+        with doing(f"one layout on {machine.name}"), unobserved(), showing_few():
             outcome = outcome_of(simulate(model.text, chosen, options=settings), with_power=True)
     except InputError:
         return None

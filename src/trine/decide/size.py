@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from trine.cluster import load_cluster, load_gpu
 from trine.cluster.parts import SCALE_UP
@@ -174,6 +174,15 @@ class SizeAnswer(Report):
         for name in cost:
             run_costs[f"run_{name}" if "days" in name else name] = cost[name]
         return {**row, **layout, **run_costs}
+
+    def pictures(self) -> Mapping[str, Callable[..., Any]]:
+        """Return the picture of days over GPUs."""
+        return {"machines": self._draw}
+
+    def _draw(self) -> Any:
+        from trine.decide.picture import draw_machines
+
+        return draw_machines(self.headline, self.machines, self.days)
 
     def tables(self) -> dict[str, Table]:
         """Return ``machines``: one row per machine type."""

@@ -22,7 +22,7 @@ def eidolon_sweep_page(document: Document, command: str) -> Page:
     note = "" if document.get("finished", True) else "stopped"
     facts = [Fact(name="Runs", value=len(runs), unit="count", note=note)]
     for fit in fits[:3]:
-        name = f"mwait pays from, {text(fit, 'name')}"
+        name = ", ".join(word for word in ("mwait pays from", text(fit, "name")) if word)
         facts.append(Fact(name=name, value=number(fit, "break_even_s"), unit="s", note="wake-up time"))
     kernels = dict.fromkeys(text(run, "kernel") for run in runs)
     return Page(
@@ -37,10 +37,11 @@ def _answer(fits: list[Document]) -> str:
         return "The sweep has no pair of ways to wait to compare."
     fit = max(fits, key=lambda each: amount(each, "saved"))
     point = format_time(amount(fit, "break_even_s") * PS_PER_S)
-    return (
-        f"With {text(fit, 'name')}, mwait reads less from a wake-up time of {point} on, and saves up to "
+    words = (
+        f"mwait reads less from a wake-up time of {point} on, and saves up to "
         f"{100 * amount(fit, 'saved'):.0f} % of the flag reads."
     )
+    return f"With {text(fit, 'name')}, {words}" if text(fit, "name") else words
 
 
 def _growth(runs: list[Document], fits: list[Document]) -> PageSection:
@@ -59,7 +60,7 @@ def _growth(runs: list[Document], fits: list[Document]) -> PageSection:
         Head(name="mwait pays from", unit="s"), Head(name="saved reads", unit="share"),
     )  # fmt: skip
     found = tuple(
-        (text(fit, "name"), number(fit, "slope_per_s"), number(fit, "r2"), number(fit, "break_even_s"),
+        (text(fit, "name") or "all", number(fit, "slope_per_s"), number(fit, "r2"), number(fit, "break_even_s"),
          number(fit, "saved"))
         for fit in fits
     )  # fmt: skip

@@ -20,9 +20,11 @@ _PER_MILLION = 1e6
 
 def inside_gpu_page(document: Document, command: str) -> Page:
     """Return the page of a run of GPU programs."""
-    run = section(document, "run") or document
+    run = section(document, "run") or _largest_size(document)
     evidence = {**document, **{key: run.get(key, []) for key in ("evidence", "not_modelled", "notes")}}
-    sections = [inside_section(run), _links(run)]
+    sections = [inside_section(run)]
+    if "links" in run:
+        sections.append(_links(run))
     sizes = rows(document, "rows")
     if sizes:
         table = table_of_rows("Sizes", sizes)
@@ -33,6 +35,20 @@ def inside_gpu_page(document: Document, command: str) -> Page:
         title=_title(document, run), answer=_answer(run), subject=text(document, "command") or "kernel run",
         version=text(document, "version"), facts=_facts(run), sections=(*sections, certainty(evidence, command)),
     )  # fmt: skip
+
+
+def _largest_size(document: Document) -> Document:
+    """Return an answer about several sizes with the values of its largest size, in the units of a run."""
+    sizes = rows(document, "rows")
+    if not sizes:
+        return document
+    largest = max(sizes, key=lambda row: amount(row, "size_bytes"))
+    size = format_bytes(amount(largest, "size_bytes"))
+    return {
+        **document, "program": f"{text(document, 'op')} of {size}", "ranks": document.get("num_ranks"),
+        "time_s": amount(largest, "time_us") / _PER_MILLION, "bottleneck": largest.get("bottleneck"),
+        "busbw_bytes_per_s": amount(largest, "busbw_GBps") * 1e9,
+    }  # fmt: skip
 
 
 def _title(document: Document, run: Document) -> str:

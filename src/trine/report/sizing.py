@@ -33,6 +33,8 @@ def _answer(chosen: list[Document]) -> str:
     if not chosen:
         return "No machine trains the model within the limits."
     best = chosen[0]
+    if amount(best, "gpus") == 1:
+        return f"One GPU of {text(best, 'cluster')} is enough."
     return f"{amount(best, 'gpus'):,.0f} GPUs of {text(best, 'cluster')} are enough."
 
 
@@ -63,7 +65,7 @@ def _ranged(name: str, cost: Document, key: str, unit: str) -> Fact:
 def _blocks(document: Document, machines: list[Document]) -> tuple[Block, ...]:
     columns = (
         Head(name="machine"), Head(name="GPUs", unit="count"), Head(name="global batch", unit="count"),
-        Head(name="days", unit="days"), Head(name="low", unit="days"), Head(name="high", unit="days"),
+        Head(name="time", unit="days"), Head(name="low", unit="days"), Head(name="high", unit="days"),
         Head(name="GPU-hours", unit="count"), Head(name="cost", unit="usd"), Head(name="layout or problem"),
     )  # fmt: skip
     found: list[tuple[Cell, ...]] = []

@@ -135,7 +135,7 @@ def comparison_page(document: Document, command: str, run: RunBlocks) -> Page:
 def _comparison(document: Document, command: str, blocks: Sequence[Block]) -> Page:
     names = f"{text(document, 'a')} and {text(document, 'b')}"
     verdict = text(document, "verdict")
-    answer = f"{verdict}." if verdict else _difference(document)
+    answer = _sentence(verdict) if verdict else _difference(document)
     facts = (
         Fact(name="A", value=number(document, "a_s"), unit="s", note=text(document, "a")),
         Fact(name="B", value=number(document, "b_s"), unit="s", note=text(document, "b")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trine.report.blocks import Block, ChartAxis, ChartLine, ChartPoint, Choice, Points
+from trine.report.blocks import Block, ChartAxis, ChartLine, ChartPoint, Choice, Item, Items, Points
 from trine.report.certainty import certainty
 from trine.report.generic import table_of_rows, unit_of
 from trine.report.page import Fact, Page, PageSection
@@ -15,7 +15,9 @@ MEASURES = (
 )  # fmt: skip
 _SERIES = ("first", "second", "optimizer", "tp", "state", "launch", "forward", "bubble")
 #: Columns of the table that come first, and those that no reader needs.
-_HIDDEN = frozenset({"point", "key", "status", "reason", "cluster_fingerprint", "trine_version"})
+_HIDDEN = frozenset({
+    "point", "key", "status", "reason", "cluster_fingerprint", "trine_version", "step_time_band", "mfu_definition",
+})  # fmt: skip
 
 
 def sweep_page(document: Document, command: str) -> Page:
@@ -64,16 +66,26 @@ def _charts(points: list[Document], fields: list[str]) -> list[Block]:
 
 
 def _tables(document: Document, fields: list[str]) -> list[Block]:
-    """Return the table of all points: varied fields first, without columns that are the same in all of them."""
+    """Return the table of answered points, varied fields first, without columns that are the same in all of them.
+
+    The points that failed follow with their reasons.
+    """
     shown = []
-    for row in rows(document, "rows"):
+    for row in _answered(document):
         shown.append({key: value for key, value in row.items() if key not in _HIDDEN})
     ordered = []
     for row in _only_varying(shown, fields):
         first = {field: row.get(field) for field in fields}
         ordered.append({**first, **row})
     table = table_of_rows("Points", ordered)
-    return [] if table is None else [table]
+    blocks: list[Block] = [] if table is None else [table]
+    failed = []
+    for row in rows(document, "rows"):
+        if text(row, "reason"):
+            failed.append(Item(tag=_words(row, fields), text=text(row, "reason")))
+    if failed:
+        blocks.append(Items(title="Points without an answer", items=tuple(failed)))
+    return blocks
 
 
 def _only_varying(points: list[dict[str, object]], fields: list[str]) -> list[dict[str, object]]:

@@ -13,6 +13,8 @@ import trine
 from trine.common.observer import observing
 from trine.common.processes import process_pool
 from trine.common.work_reports import MAX_WORDS, doing
+from trine.gpu.replay.options import EidolonOptions
+from trine.gpu.replay.sweep import sweep
 from trine.live.server import LiveServer
 from trine.live.state import LiveRun
 
@@ -113,6 +115,26 @@ def test_layouts_of_a_plan_are_reported():
         trine.plan("model:gpt-2,layers=2,sequence=128", gpus=2, global_batch=2, cluster="dgx-h100", workers=1)
     words = [what for _, what in run.reports if what]
     assert any(each.startswith("layout ") for each in words)
+
+
+def test_machine_types_of_a_size_are_reported():
+    run = Watched()
+    with observing(control=run):
+        trine.size("model:gpt-2,layers=2,sequence=128", "10M", days=30, clusters=["dgx-h100", "dgx-a100"], max_gpus=2)
+    words = {what for _, what in run.reports if what}
+    assert {name for name in ("dgx-h100", "dgx-a100") for each in words if name in each} == {"dgx-h100", "dgx-a100"}
+    assert any(each.startswith("layouts on ") for each in words)
+
+
+def test_runs_of_an_eidolon_sweep_are_reported():
+    run = Watched()
+    base = EidolonOptions(kernel="gemv-allreduce", rows=128, cols=128)
+    with observing(control=run):
+        sweep(base, {"wakeup": ["1 us", "2 us", "3 us"]}, jobs=1)
+    words = [what for _, what in run.reports if what]
+    assert [each for each in words if each.startswith("run ")] == [
+        f"run {number} of 3: wakeup {number} us" for number in (1, 2, 3)
+    ]
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ LINES = {
         "link",
         "sure",
     ],
+    "collective all_reduce --size 2K:4K --cluster dgx-h100 --gpus 2 --fidelity loadstore": ["fit", "inside", "sure"],
     "collective all_reduce --cluster dgx-h100 --processes 1 --vary size=1M,64M --vary nodes=1,2": ["layout", "sure"],
     "eidolon run gemv-allreduce --rows 128 --cols 128": ["peers", "inside", "sure"],
     "infer model:llama-3-8b --cluster dgx-h100 --isl 500 --osl 100 --concurrency 4": ["serving", "sure"],
@@ -161,3 +162,37 @@ def test_ends_of_a_link_are_apart_so_that_long_names_wrap(documents):
     (limit,) = [fact.value for fact in page.facts if fact.name == "Limited by"]
     assert " → " in limit
     assert "->" not in limit
+
+
+def test_load_store_sizes_are_headed_by_the_largest(documents):
+    line = next(line for line in LINES if "2K:4K" in line)
+    page, largest = page_of(documents[line]), documents[line]["rows"][-1]
+    assert page.title.startswith("all_reduce of 4 KiB on 2 × h100-sxm")
+    facts = {fact.name: fact.value for fact in page.facts}
+    assert facts["Time"] == pytest.approx(largest["time_us"] / 1e6)
+    assert facts["Bus bandwidth"] == pytest.approx(largest["busbw_GBps"] * 1e9)
+    assert f"{largest['time_us']:.4g} µs" in page.answer
+
+
+def test_a_failed_point_has_its_reason_below_the_table(documents):
+    line = next(line for line in LINES if "--vary" in line)
+    found = copy.deepcopy(documents[line])
+    found["rows"][0] |= {"status": "failed", "reason": "no such layout", "time_us": None}
+    *_, table, failed = page_of(found).sections[0].blocks
+    assert len(table.rows) == len(found["rows"]) - 1
+    words = f"size {found['rows'][0]['size']}, nodes {found['rows'][0]['nodes']}"
+    assert [(item.tag, item.text) for item in failed.items] == [(words, "no such layout")]
+
+
+@pytest.mark.parametrize(("gpus", "answer"), [(1, "One GPU of a is enough."), (8, "8 GPUs of a are enough.")])
+def test_the_machines_of_a_training_job(gpus, answer):
+    machine = {"cluster": "a", "gpus": gpus, "chosen": True, "cost": {"expected_days": 2.0}}
+    page = page_of({"schema": "trine/size/1", "version": "0.20.0", "model": "model:m", "machines": [machine]})
+    assert page.answer == answer
+
+
+def test_an_eidolon_sweep_of_one_kernel_names_no_kernel():
+    fit = {"name": "", "break_even_s": 4e-7, "saved": 0.86}
+    page = page_of({"schema": "trine/eidolon-sweep/1", "version": "0.20.0", "runs": [], "fits": [fit]})
+    assert page.answer.startswith("mwait reads less from a wake-up time of 400 ns on")
+    assert page.facts[1].name == "mwait pays from"

@@ -11,7 +11,7 @@ from threading import Event, Lock, get_ident
 from typing import Any, NamedTuple
 
 from trine.common.observer import Control, current_observer, ignore, observing
-from trine.common.units import PS_PER_S
+from trine.common.units import PS_PER_S, format_time
 from trine.experiments.spec import ExperimentSpec, Settings
 from trine.gpu.model.options import MWAIT, SPIN
 from trine.gpu.replay.options import EidolonOptions, time_ps
@@ -162,11 +162,19 @@ class SweepRuns:
         return fit(self._name_of(group), times, spin_reads, expected, mwait_reads, both_reads)
 
     def _row(self, point: int) -> Row:
-        self._tell(f"run {point + 1} of {self.spec.size}")
+        self._tell(self._words(point))
         prepared = self._prepared(point)
         row = row_of(self._result(prepared, self.spec.fields_of(point).get("wakeup")))
         self._tell("")
         return row
+
+    def _words(self, point: int) -> str:
+        """Return the number of a run and its options, for the live page; the wake-up time with its unit."""
+        values = []
+        for name, value in self.spec.fields_of(point).items():
+            is_time = name == "wakeup" and isinstance(value, int)
+            values.append(f"{name} {format_time(value) if is_time else value}")
+        return f"run {point + 1} of {self.spec.size}: {', '.join(values)}"
 
     def _tell(self, what: str) -> None:
         """Tell the live page what this thread does."""

@@ -103,15 +103,15 @@ function glue(text) {
 }
 
 /**
- * Return values of one column as texts with equal decimals, and their unit in words. If the values differ by more than
- * a thousand, each text has its own unit.
+ * Return values of one column as texts with equal decimals, and their unit in words. If the values differ much
+ * (sizes by more than a hundred, others by more than two thousand), each text has its own unit.
  */
 function showColumn(values, unit) {
   const numbers = values.filter((value) => typeof value === "number");
   const sizes = numbers.map(Math.abs).filter((value) => value > 0).sort((a, b) => a - b);
   const largest = sizes[sizes.length - 1] ?? 0;
   if (unit === "usd") return { texts: values.map((value) => show(value, unit)), words: "" };
-  const isWide = STEPS[unit] !== undefined && largest > 2000 * sizes[0];
+  const isWide = STEPS[unit] !== undefined && largest > (unit === "bytes" ? 100 : 2000) * sizes[0];
   if (isWide) return { texts: values.map((value) => (value === 0 ? "0" : show(value, unit, 3))), words: "" };
   const [factor, words] = scaleOf(largest, unit);
   const isWhole = unit === "count" || sizes.every((value) => Number.isInteger(value / factor));

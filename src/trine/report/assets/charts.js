@@ -136,7 +136,7 @@ function barRow(block, bar, row, totals, texts, longest) {
   const share = block.total ? show(totals[row] / block.total, "share") : "";
   const words = bar.parts.length > 1
     ? bar.parts.map(([name, value]) => `${name} ${show(value, block.unit)}`).join(", ") : "";
-  return make("div", { class: "bar", role: "listitem" },
+  return make("div", { class: block.total ? "bar" : "bar plain", role: "listitem" },
     make("span", { class: "name", title: bar.name, dir: "auto" }, short(bar.name),
       bar.note ? make("span", { class: "quiet", text: ` ${bar.note}` }) : null),
     make("span", { class: "track", role: "img", "aria-label": words || show(totals[row], block.unit) }, pieces),
@@ -146,9 +146,13 @@ function barRow(block, bar, row, totals, texts, longest) {
 
 // Stacked areas
 
-const WIDTH = 860;
+/** Narrow screens get narrower charts, whose texts stay readable, instead of a part of a wide one. */
+const NARROW = matchMedia("(max-width: 640px)");
+let WIDTH = 860;
+const fitCharts = () => { WIDTH = NARROW.matches ? 380 : 860; };
+fitCharts();
 const HEIGHT = 300;
-const MARGIN = { left: 80, right: 14, top: 14, bottom: 44 };
+const MARGIN = { left: 76, right: 14, top: 14, bottom: 44 };
 
 /** Return a scale of an axis: a function from values to pixels, and the values to label. */
 function axisScale(axis, low, high, from, to) {
@@ -162,7 +166,7 @@ function axisScale(axis, low, high, from, to) {
   const base = axis.unit === "bytes" ? 2 : 10;
   return {
     at: (value) => from + ((value - low) / (high - low || 1)) * (to - from),
-    labels: axis.ticks.length ? axis.ticks : ticks(low, high, 6, base),
+    labels: axis.ticks.length ? axis.ticks : ticks(low, high, NARROW.matches ? 4 : 6, base),
   };
 }
 

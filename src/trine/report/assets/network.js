@@ -1,10 +1,13 @@
 // A cluster as kinds of device joined by tiers of links, and shares over time as a heat map.
 
+/** Width of a cluster's drawing, which scrolls on narrow screens. */
+const DRAWING = 860;
+
 function clusterBlock(block) {
   const places = levels(block.tiers);
   const at = devicePlaces(block.tiers, places);
   const height = Math.max(...Object.values(at).map(([, y]) => y), 0) + 34;
-  const svg = draw("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${height}`, role: "img",
+  const svg = draw("svg", { class: "chart wide", viewBox: `0 0 ${DRAWING} ${height}`, role: "img",
     "aria-label": block.tiers.map((tier) => `${tier.name} ${show(tier.utilisation, "share")}`).join(", ") });
   for (const tier of block.tiers) svg.append(tierLine(tier, at));
   for (const tier of block.tiers) svg.append(tierName(tier, at));
@@ -26,7 +29,7 @@ function tierTable(tiers) {
 /** Return the place of each kind of device: its level from the left, beside the devices that it is joined to. */
 function devicePlaces(tiers, places) {
   const depth = Math.max(0, ...Object.values(places));
-  const step = depth ? Math.min(230, (WIDTH - 150) / depth) : 0;
+  const step = depth ? Math.min(230, (DRAWING - 150) / depth) : 0;
   const row = {};
   const at = {};
   const joined = (name) => tiers.flatMap((tier) => (tier.target === name ? [tier.source] : tier.source === name ? [tier.target] : []));
@@ -91,33 +94,34 @@ function deviceBox(name, count, [x, y]) {
 function heatBlock(block) {
   const values = unpack(block.values);
   const bins = block.values.shape[1];
-  const [left, row, top] = [170, 18, 4];
+  const [left, row, top] = [NARROW.matches ? 100 : 170, 18, 4];
+  const largest = values.reduce((most, value) => Math.max(most, value), 0);
   const width = WIDTH - left - 60;
   const height = block.names.length * row + top + 40;
   const svg = draw("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${height}`, role: "img",
     "aria-label": `${block.title}: ${block.names.length} rows` });
   block.names.forEach((name, i) => {
     const y = top + i * row;
-    svg.append(draw("text", { class: "tick", x: left - 8, y: y + 13, "text-anchor": "end", text: short(name, 26) },
+    svg.append(draw("text", { class: "tick", x: left - 8, y: y + 13, "text-anchor": "end", text: short(name, NARROW.matches ? 14 : 26) },
       draw("title", { text: name })));
     svg.append(draw("rect", { class: "empty", x: left, y: y + 2, width, height: row - 3 }));
-    let [most, mean] = [0, 0];
+    let mean = 0;
     for (let bin = 0; bin < bins; bin++) {
       const value = values[i * bins + bin];
-      most = Math.max(most, value);
       mean += value / bins;
-      if (value < 0.005) continue;
+      if (value < 0.005 * largest) continue;
       svg.append(draw("rect", { class: "heat", x: (left + (bin * width) / bins).toFixed(2), y: y + 2,
-        width: (width / bins + 0.3).toFixed(2), height: row - 3, "fill-opacity": Math.min(1, 0.12 + 0.88 * value).toFixed(2) }));
+        width: (width / bins + 0.3).toFixed(2), height: row - 3, "fill-opacity": (0.15 + (0.85 * value) / largest).toFixed(2) }));
     }
     svg.append(draw("text", { class: "tick", x: WIDTH - 4, y: y + 13, "text-anchor": "end", text: show(mean, "share") }));
   });
-  const labels = ticks(0, block.length_s, 6);
+  const labels = ticks(0, block.length_s, NARROW.matches ? 4 : 6);
   const texts = tickTexts({ unit: "s", log: false }, labels);
   labels.forEach((label, i) => svg.append(draw("text", { class: "tick", x: left + (label / block.length_s) * width,
     y: height - 22, "text-anchor": "middle", text: texts.texts[i] })));
   svg.append(draw("text", { class: "axis", x: left + width / 2, y: height - 4, "text-anchor": "middle",
     text: `time in the step (${texts.words})` }));
   svg.append(draw("text", { class: "tick", x: WIDTH - 4, y: height - 22, "text-anchor": "end", text: "mean" }));
+  svg.append(draw("text", { class: "tick", x: 0, y: height - 4, text: `darkest: ${show(largest, "share")}` }));
   return figure(block, scrolling(svg, block.title));
 }

@@ -67,7 +67,7 @@ function themeButton() {
 /** Build the page. Each section is drawn when it is shown first, and all of them before printing. */
 function build({ page, writer }) {
   const sections = page.sections.map((section) => ({
-    section, isDrawn: false, element: make("section", { id: section.key, "aria-labelledby": section.key + "-title" },
+    section, isDrawn: false, content: make("div"), element: make("section", { id: section.key, "aria-labelledby": section.key + "-title" },
       make("h2", { id: section.key + "-title", text: section.question }),
       make("p", { class: "answer", text: glue(section.answer), dir: "auto" })),
   }));
@@ -75,7 +75,7 @@ function build({ page, writer }) {
   const drawSection = (each) => {
     if (each.isDrawn) return;
     each.isDrawn = true;
-    each.element.append(...each.section.blocks.map((block) => BLOCKS[block.kind](block)));
+    each.content.replaceChildren(...each.section.blocks.map((block) => BLOCKS[block.kind](block)));
   };
   const select = () => {
     const wanted = sections.findIndex(({ section }) => "#" + section.key === location.hash);
@@ -92,6 +92,12 @@ function build({ page, writer }) {
     const now = links.findIndex((link) => link.hasAttribute("aria-current"));
     location.hash = links[(now + by + links.length) % links.length].getAttribute("href");
   };
+  sections.forEach((each) => each.element.append(each.content));
+  NARROW.addEventListener("change", () => {
+    fitCharts();
+    sections.forEach((each) => { each.isDrawn = false; });
+    select();
+  });
   document.body.append(
     make("a", { class: "skip", href: "#content", text: "Skip to the content", click: (event) => {
       event.preventDefault();

@@ -9,14 +9,15 @@ function pointsBlock(block) {
   const svg = chart(`${block.title}: ${block.points.length} points`);
   drawAxes(svg, block.x_axis, block.y_axis, x, y);
   drawLimits(svg, block, x, y);
+  const taken = [];
   for (const line of block.lines) {
     const path = line.points.map(([a, b], i) => `${i ? "L" : "M"}${x.at(a).toFixed(1)} ${y.at(b).toFixed(1)}`).join("");
     svg.append(draw("path", { class: `line stroke-${line.colour}${line.dashed ? " dashed" : ""}`, d: path }));
-    if (line.name) svg.append(lineName(line, x, y));
+    if (line.name) svg.append(lineName(line, x, y, taken));
   }
   const reading = make("p", { class: "reading", role: "status",
     text: block.points.length ? "Select a point to read it." : "" });
-  drawPoints(svg, block, x, y, reading);
+  drawPoints(svg, block, x, y, reading, taken);
   const names = block.legend.map(([name, role]) => [name, 1, role]);
   return figure(block, names.length ? legend(names) : null, scrolling(svg, block.title || block.y_axis.title), reading);
 }
@@ -45,15 +46,17 @@ function drawLimits(svg, block, x, y) {
   }
 }
 
-/** Return the name of a line, above the right end of it. */
-function lineName(line, x, y) {
+/** Return the name of a line, above the right end of it, and add its place to those that are taken. */
+function lineName(line, x, y, taken) {
   const [a, b] = line.points[line.points.length - 1];
-  return draw("text", { class: "label", x: Math.min(x.at(a), WIDTH - MARGIN.right), y: Math.max(y.at(b) - 12, 11),
-    "text-anchor": "end", text: short(line.name, 50) });
+  const words = short(line.name, 50);
+  const to = Math.min(x.at(a), WIDTH - MARGIN.right) - 12;
+  const at = Math.max(y.at(b) - 12, 11);
+  taken.push({ from: to - words.length * 6.3, to, at });
+  return draw("text", { class: "label halo", x: to, y: at, "text-anchor": "end", text: words });
 }
 
-function drawPoints(svg, block, x, y, reading) {
-  const taken = [];
+function drawPoints(svg, block, x, y, reading, taken) {
   const labels = [];
   const marks = block.points.map((point, i) => {
     const [cx, cy] = [x.at(point.x), y.at(point.y)];

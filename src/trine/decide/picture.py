@@ -1,0 +1,97 @@
+"""Pictures of decisions: the terms of two times side by side, and machine types by GPUs and days."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from trine.decide.cost import Range
+from trine.results.axes import is_geometric, number, tick_at, tidy, time_scale, title, write_in_full
+from trine.results.picture import COLOURS, log_scale, subplots
+
+if TYPE_CHECKING:
+    from trine.decide.compare import Term
+    from trine.decide.machine_size import MachineSize
+
+#: Terms in the picture, those that differ most.
+MAX_TERMS = 12
+#: Half the distance between the bars of A and B, and their height.
+_SHIFT, _HEIGHT = 0.2, 0.36
+
+
+def draw_terms(heading: str, names: tuple[str, str], terms: Sequence[Term]) -> Any:
+    """Return the figure of the terms of two times, the one that differs most on top. Terms of no time are left out.
+
+    heading: the title. names: of A and B.
+    """
+    by_difference = sorted(terms, key=lambda term: -abs(term.difference_ps))
+    shown = [term for term in by_difference if term.a_ps or term.b_ps][:MAX_TERMS]
+    scale = time_scale(max((max(term.a_ps, term.b_ps) for term in shown), default=0))
+    figure, axes = subplots(figsize=(7.5, 1.6 + 0.42 * max(len(shown), 1)))
+    rows = range(len(shown))
+    for name, shift, colour, times in (
+        (names[0], -_SHIFT, COLOURS[0], [term.a_ps / scale.divisor for term in shown]),
+        (names[1], _SHIFT, COLOURS[3], [term.b_ps / scale.divisor for term in shown]),
+    ):
+        axes.barh([row + shift for row in rows], times, height=_HEIGHT, color=colour, label=name)
+    for row, term in enumerate(shown):
+        difference = term.difference_ps / scale.divisor
+        words = f" {'+' if difference > 0 else ''}{number(difference)}" if difference else " equal"
+        longest = max(term.a_ps, term.b_ps) / scale.divisor
+        axes.annotate(words, (longest, row), va="center", fontsize=8)
+    axes.set_yticks(list(rows), [term.name for term in shown])
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.set_xlim(left=0)
+    axes.set_xlabel(f"time ({scale.words}); the number is the second less the first")
+    write_in_full(axes.xaxis)
+    title(axes, heading)
+    tidy(axes, "x")
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    return figure
+
+
+def draw_machines(heading: str, machines: Sequence[MachineSize], limit_days: float | None) -> Any:
+    """Return the figure of machine types: expected days with their likely range, over the number of GPUs.
+
+    heading: the title. machines: in the order of the answer; the first one is named as the answer, types without an
+    answer are left out. Hollow: the likely range ends after ``limit_days``, which is a line.
+    """
+    figure, axes = subplots(figsize=(7.5, 4.8))
+    counts = []
+    for place, machine in enumerate(machine for machine in machines if machine.cost is not None):
+        assert machine.cost is not None
+        counts.append(machine.num_gpus)
+        _draw_machine(axes, machine, machine.cost.expected_days, is_first=place == 0)
+    if limit_days is not None:
+        axes.axhline(limit_days, color="black", linewidth=1, linestyle="--")
+        axes.annotate(
+            f"limit: {limit_days:g} days ", (1, limit_days), xycoords=("axes fraction", "data"), ha="right",
+            va="bottom", fontsize=8,
+        )  # fmt: skip
+    axes.margins(x=0.15, y=0.2)
+    if is_geometric(counts):
+        axes.set_xscale("log")
+    if counts:
+        tick_at(axes.xaxis, counts)
+    axes.set_xlabel("GPUs")
+    axes.set_ylabel("time with failures (days)")
+    title(axes, heading)
+    tidy(axes, "both")
+    log_scale(axes)
+    return figure
+
+
+def _draw_machine(axes: Any, machine: MachineSize, days: Range, *, is_first: bool) -> None:
+    colour = COLOURS[3] if is_first else COLOURS[0]
+    low = days.value if days.low is None else days.low
+    high = days.value if days.high is None else days.high
+    axes.errorbar(
+        [machine.num_gpus], [days.value], yerr=[[days.value - low], [high - days.value]], fmt="o", color=colour,
+        markerfacecolor="white" if machine.late else colour, markersize=8 if is_first else 6, capsize=3, linewidth=1,
+    )  # fmt: skip
+    words = f"{machine.cluster}: {number(days.value)} days"
+    axes.annotate(
+        f"{words} (answer)" if is_first else words, (machine.num_gpus, days.value), xytext=(8, 3),
+        textcoords="offset points", fontsize=8, fontweight="bold" if is_first else "normal",
+    )  # fmt: skip
