@@ -161,3 +161,15 @@ def test_ends_of_a_link_are_apart_so_that_long_names_wrap(documents):
     (limit,) = [fact.value for fact in page.facts if fact.name == "Limited by"]
     assert " → " in limit
     assert "->" not in limit
+
+
+def test_the_table_of_a_collective_is_in_the_units_of_its_columns(documents):
+    document = documents["collective all_reduce --size 1M:64M --cluster dgx-h100"]
+    (table,) = [block for block in blocks_of(page_of(document)) if isinstance(block, Table)]
+    names = [column.name for column in table.columns]
+    for row, cells in zip(document["rows"], table.rows, strict=True):
+        shown = dict(zip(names, cells, strict=True))
+        assert shown["time"] == pytest.approx(row["time_us"] / 1e6)
+        assert shown["algorithm bandwidth"] == pytest.approx(row["algbw_GBps"] * 1e9)
+        assert shown["bus bandwidth"] == pytest.approx(row["busbw_GBps"] * 1e9)
+        assert shown["bus bandwidth"] == pytest.approx(row["size_bytes"] / shown["time"] * 2 * 7 / 8)
