@@ -165,8 +165,10 @@ def test_ends_of_a_link_are_apart_so_that_long_names_wrap(documents):
 
 def test_the_table_of_a_collective_is_in_the_units_of_its_columns(documents):
     document = documents["collective all_reduce --size 1M:64M --cluster dgx-h100"]
-    (table,) = [block for block in blocks_of(page_of(document)) if isinstance(block, Table)]
-    names = [column.name for column in table.columns]
+    tables = [block for block in blocks_of(page_of(document)) if isinstance(block, Table)]
+    by_names = {tuple(column.name for column in table.columns): table for table in tables}
+    (names,) = [names for names in by_names if "bus bandwidth" in names]
+    table = by_names[names]
     for row, cells in zip(document["rows"], table.rows, strict=True):
         shown = dict(zip(names, cells, strict=True))
         assert shown["time"] == pytest.approx(row["time_us"] / 1e6)
