@@ -46,6 +46,29 @@ def test_flops_of_a_product_are_those_of_its_shapes(model, tp):
     assert up.count == LAYERS * BATCH
 
 
+def test_layers_of_one_shape_add_up():
+    """An operator of a layer counts, computes and moves twice as much in twice as many layers."""
+    uses = []
+    for layers in (2, 4):
+        work = step(synthesize("gpt-2", layers=layers, sequence=SEQUENCE), micro_batch=2).operator_work()
+        uses.append({(use.name, use.layer): use for use in work.operators if use.phase == FORWARD})
+    in_layers = [key for key in uses[0] if "*" in key[1]]
+    assert in_layers
+    for key in in_layers:
+        few, many = uses[0][key], uses[1][key]
+        assert (many.count, many.size_bytes, many.flops) == (2 * few.count, 2 * few.size_bytes, 2 * few.flops)
+        assert many.time_ps == 2 * few.time_ps
+
+
+def test_bytes_of_a_product_are_its_tensors(model):
+    work = step(model, micro_batch=1).operator_work()
+    (up,) = [use for use in work.operators if use.layer.endswith("mlp.up") and use.phase == FORWARD and use.flops]
+    tokens = SEQUENCE
+    elements = tokens * HIDDEN + HIDDEN * 4 * HIDDEN + tokens * 4 * HIDDEN
+    runs = LAYERS * BATCH
+    assert 2 * elements * runs <= up.size_bytes <= 2 * (elements + 4 * HIDDEN) * runs  # with a bias
+
+
 def test_flops_are_those_of_the_headline(model):
     result = step(model)
     forward = 0.0
