@@ -205,3 +205,13 @@ def test_the_note_tells_the_time_of_operators_without_arithmetic():
     assert f"28 {moving}" in chart_of(made(PRODUCT, NORM, COPY)).note
     short = use("copy", 0.0, 10**8, 1.0)
     assert moving not in chart_of(made(PRODUCT, NORM, short)).note
+
+
+def test_products_of_a_recorded_step_in_tf32_have_its_roof():
+    """The trace of VGG-13 was recorded on an H100 with TF32 products: its times are shorter than float32 allows."""
+    work = simulate("vgg13-h100-b128", Plan(dp=2), options=HOW).operator_work()
+    by_precision = {use.precision for use in work.operators}
+    assert by_precision == {"float32", "tfloat32"}
+    fast = [each for each in work.operators if each.precision == "tfloat32"]
+    assert any(each.flop_per_s > work.peaks["float32"] for each in fast)
+    assert all(each.flop_per_s <= work.peaks["tfloat32"] for each in fast)
