@@ -207,7 +207,7 @@ def nearest(name: object, known: Iterable[str], *, is_listed: bool = False, comm
     by_lower = {word.lower().lstrip("-"): word for word in reversed(names[:_MAX_KNOWN])}
     longer = [word for word in by_lower if len(text) > 2 and word.startswith(text)]
     candidates = longer or (by_lower if len(text) > _SHORT else [word for word in by_lower if len(word) == len(text)])
-    close = difflib.get_close_matches(text, candidates, n=1, cutoff=0.6)
+    close = [word for word in difflib.get_close_matches(text, candidates, n=3, cutoff=0.6) if _is_near(text, word)]
     if close:
         return f"; did you mean {by_lower[close[0]]!r}?"
     if is_listed or not names:
@@ -215,6 +215,13 @@ def nearest(name: object, known: Iterable[str], *, is_listed: bool = False, comm
     if command and len(names) > _MAX_SHOWN:
         return f"; '{command}' lists all {len(names)}"
     return f"; known: {', '.join(names[:_MAX_SHOWN])}{', ...' if len(names) > _MAX_SHOWN else ''}"
+
+
+def _is_near(text: str, word: str) -> bool:
+    """Return whether a similar word may be meant: of three letters, one may be another, missing or superfluous."""
+    if len(text) != 3 or len(word) != 3:
+        return True
+    return sum(a != b for a, b in zip(text, word, strict=True)) == 1 or sorted(text) == sorted(word)
 
 
 def nearest_numbers(valid: Sequence[int], number: int) -> list[int]:

@@ -195,6 +195,15 @@ def test_the_nearest_name_of_anything(name):
     assert nearest(name, ("on", "off")) in ("; did you mean 'on'?", "; known: off, on")
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("etq", "; did you mean 'etp'?"), ("tpp", "; did you mean 'tp'?"),
+     ("set", ""), ("ept", "; did you mean 'etp'?")],
+)  # fmt: skip
+def test_of_three_letters_one_may_be_wrong_or_their_order(name, hint):
+    assert nearest(name, ("etp", "tp", "workers"), is_listed=True) == hint
+
+
 def test_every_error_of_input_is_one_of_ours():
     assert issubclass(InputError, TrineError)
     assert issubclass(InputError, ValueError)

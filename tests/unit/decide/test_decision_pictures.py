@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from click.testing import CliRunner
 
 from trine.cli.main import app
@@ -80,11 +79,3 @@ def test_the_command_draws_two_answers(tmp_path):
     )
     assert done.exit_code == 0, done.output
     assert (tmp_path / "terms.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("words", [["--requests-per-second", "5"], []])
-def test_a_served_model_has_no_picture(tmp_path, words):
-    line = ["size", "model:llama-3-8b", "--serve", *words, "--plot", str(tmp_path / "size.png")]
-    done = RUNNER.invoke(app, line)
-    assert done.exit_code == 2
-    assert "--plot draws the machine types of a training run" in done.output

@@ -10,10 +10,12 @@ from click.testing import CliRunner
 
 from trine.cli.main import app
 from trine.errors import InputError
-from trine.report.blocks import COLOURS, UNITS, Bars, Choice, Head, Points, Table
+from trine.report.blocks import COLOURS, UNITS, Bars, ChartAxis, Choice, Head, Points, Table
 from trine.report.documents import PAGES, page_of, read_answer, schema_of
 from trine.report.generic import unit_of
 from trine.report.html import render
+from trine.report.run_blocks import RunBlocks
+from trine.report.slow_run import measured_comparison_page
 
 RUNNER = CliRunner()
 #: A command for each page, and the questions of its sections.
@@ -196,3 +198,28 @@ def test_an_eidolon_sweep_of_one_kernel_names_no_kernel():
     page = page_of({"schema": "trine/eidolon-sweep/1", "version": "0.20.0", "runs": [], "fits": [fit]})
     assert page.answer.startswith("mwait reads less from a wake-up time of 400 ns on")
     assert page.facts[1].name == "mwait pays from"
+
+
+def test_the_table_of_a_collective_is_in_the_units_of_its_columns(documents):
+    document = documents["collective all_reduce --size 1M:64M --cluster dgx-h100"]
+    tables = [block for block in blocks_of(page_of(document)) if isinstance(block, Table)]
+    by_names = {tuple(column.name for column in table.columns): table for table in tables}
+    (names,) = [names for names in by_names if "bus bandwidth" in names]
+    table = by_names[names]
+    for row, cells in zip(document["rows"], table.rows, strict=True):
+        shown = dict(zip(names, cells, strict=True))
+        assert shown["time"] == pytest.approx(row["time_us"] / 1e6)
+        assert shown["algorithm bandwidth"] == pytest.approx(row["algbw_GBps"] * 1e9)
+        assert shown["bus bandwidth"] == pytest.approx(row["busbw_GBps"] * 1e9)
+        assert shown["bus bandwidth"] == pytest.approx(row["size_bytes"] / shown["time"] * 2 * 7 / 8)
+
+
+def test_a_comparison_of_measured_runs_shows_the_timelines_that_it_has():
+    document = {"terms": [{"kind": "late start", "ranks": [1], "effect_s": 0.5}], "aligned": {"kernel": 0.75}}
+    picture = Points(title="both", x_axis=ChartAxis(title="t"), y_axis=ChartAxis(title="rank"))
+    with_timeline = blocks_of(measured_comparison_page(document, "", RunBlocks(timeline=picture)))
+    without = blocks_of(measured_comparison_page(document, "", RunBlocks()))
+    assert [block for block in with_timeline if block not in without] == [picture]
+    assert None not in without
+    (bars,) = [block for block in without if isinstance(block, Bars)]
+    assert bars.bars[0].parts == (("kernel", 0.75, "compute"),)

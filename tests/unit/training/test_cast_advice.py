@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 import trine
@@ -11,7 +14,7 @@ from trine.common.units import format_time
 from trine.results import Result
 from trine.results.waits import LAUNCH
 from trine.software import load_software
-from trine.training.casts import share_of_casts
+from trine.training.casts import MAX_EVENTS, MIN_TIME_SAVING, precision_verdict, share_of_casts
 from trine.training.options import SimulateOptions
 from trine.training.setup import setup_of
 
@@ -85,3 +88,32 @@ def test_a_step_that_cannot_be_repeated_says_so(monkeypatch):
     monkeypatch.setattr("trine.training.casts.MAX_EVENTS", 100)
     (text,) = about(step(FEW, "fp8", compare=True), "--precision fp8 saves is unknown")
     assert re.search(r"up to 100 events, and this one has [\d,]+", text)
+
+
+def made(step_ps: int, events: int = 10) -> Any:
+    """Return a result of one rank with a step of given length, as far as the verdict reads it."""
+    times = SimpleNamespace(compute=np.array([step_ps // 2]), waits=np.full((1, 32), step_ps // 4))
+    return SimpleNamespace(
+        step_time_ps=step_ps, rank_times=times, slowest_row=0, simulator=SimpleNamespace(events=events)
+    )
+
+
+@pytest.mark.parametrize(
+    ("saved", "pays"), [(-0.2, False), (0.0, False), (0.5, False), (1.0, True), (2.0, True), (50.0, True)]
+)
+def test_a_precision_pays_from_the_least_saving_on(saved: float, pays: bool):
+    """saved: in least savings."""
+    plain = 10**9
+    cast = made(round(plain * (1 - saved * MIN_TIME_SAVING)))
+    verdict = precision_verdict("fp8", cast, lambda: made(plain))
+    assert (verdict == ()) is pays
+    assert pays or verdict[0].startswith("--precision fp8 does not pay: it makes the step")
+
+
+def test_a_large_run_is_not_repeated_without_the_precision():
+    def repeated() -> Any:
+        raise AssertionError("the run is repeated")
+
+    (large,) = precision_verdict("fp8", made(10**9, MAX_EVENTS + 1), repeated)
+    assert f"trine repeats steps of up to {MAX_EVENTS:,} events" in large
+    assert precision_verdict("fp8", made(10**8, MAX_EVENTS), lambda: made(10**9)) == ()
