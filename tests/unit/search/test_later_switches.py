@@ -149,6 +149,16 @@ def test_an_unknown_form_is_calibrated_once_looked_at(screen: Any, is_known: boo
     assert len(looked_at) == calibrated
 
 
+@pytest.mark.parametrize(("lower", "expected"), [(50, 70), (90, 90)])
+def test_the_estimate_with_switches_is_without_exchanges_and_above_the_bound(lower: int, expected: int):
+    search: Any = Made(layout(2), lambda plain: 0)
+    search._time_bound = lambda plain, costs: 100
+    search._exchanges_ps = lambda plain, costs: 30
+    search._lower_bound = lambda plain, costs: lower if plain.expert_overlap else 0
+    assert Search._switched_estimate(search, layout(8), SimpleNamespace()) == expected  # type: ignore[arg-type]
+    assert Search._switched_estimate(search, layout(8), None) == 0
+
+
 def test_exchanges_are_of_all_micro_batches_and_a_stages_layers():
     search = Made(layout(2), lambda plain: 0)
     search.micro_batches = lambda plain: 6  # type: ignore[method-assign]
