@@ -232,6 +232,9 @@ def _eidolon() -> list[Sample]:
     return found
 
 
+SHORT_LOG = "size,time_us,busbw\n1M,26.6,68.9\n64M,301.5,389.5\n1G,4190,448.4\n"
+
+
 def _lists() -> list[Sample]:
     rows = [(2**power, 10 + 2**power / 4e4, 11 + 2**power / 4e4) for power in range(3, 28, 3)]
     matrix = "0,1K,2048,64\n1,0,8,8\n4K,4,0,1M\n1,2,3,0\n"
@@ -240,6 +243,7 @@ def _lists() -> list[Sample]:
         _one("log", "words", "t.log", log(rows), "check", "t.log", "--cluster", "dgx-h100"),
         _one("old log", "words", "t.log", log(rows, "broadcast", old=True, named=False), "check", "t.log",
              "--op", "broadcast", "--cluster", "dgx-h100"),
+        _one("short log", "csv", "s.csv", SHORT_LOG, "check", "s.csv", "--op", "all_reduce", "--cluster", "dgx-h100"),
         _one("matrix", "csv", "m.csv", matrix, "collective", "all_to_all_v", "--matrix", "m.csv", *machine),
     ]  # fmt: skip
 

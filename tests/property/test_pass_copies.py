@@ -1,4 +1,4 @@
-"""Are programs with copied passes equal to programs whose passes are all written operator by operator?"""
+"""Are programs with copied passes and layers equal to programs that are written operator by operator?"""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from trine.errors import TrineError
 from trine.graph.program import Collective, Job
 from trine.parallel import build, contention
 from trine.parallel.contention import under_pressure
+from trine.parallel.layer_copies import LayerCopies
 from trine.parallel.pass_copies import PassCopies
 from trine.parallel.program_parts import PassCopy, parts_of
 from trine.parallel.template import ProgramTemplate, make_template
@@ -46,18 +47,28 @@ CASES: dict[str, tuple[str, dict[str, Any], str, bool]] = {
     "optimizer on the host": (LLAMA, {**PIPELINE, "sharding": "zero1", "offload": "optimizer"}, "megatron-core", True),
     "activations on the host": (LLAMA, {**PIPELINE, "offload": "activations"}, "none", False),
 }
+#: Cases with an extension that does not tell its state between layers.
+WITHOUT_LAYERS = {
+    "clocks of collectives' blocks", "fsdp", "fsdp, kept whole", "userbuffers", "experts",
+    "sequence parallelism in pieces", "optimizer on the host", "activations on the host",
+}  # fmt: skip
 
 
 class Counted:
-    """Programs of the latest build, and how many of their passes were copied."""
+    """Programs of the latest build, and how many of their passes and layers were copied."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.allowed, self.copied, self.programs = True, 0, ()
-        copy, of_stages = PassCopies.copy, build._of_stages
+        self.allowed, self.copied, self.layers, self.programs = True, 0, 0, ()
+        copy, copy_layer, of_stages = PassCopies.copy, LayerCopies.copy, build._of_stages
 
         def counted(copies: PassCopies, *args: Any) -> bool:
             is_copy = self.allowed and copy(copies, *args)
             self.copied += is_copy
+            return is_copy
+
+        def counted_layer(copies: LayerCopies, *args: Any) -> bool:
+            is_copy = self.allowed and copy_layer(copies, *args)
+            self.layers += is_copy
             return is_copy
 
         def noted(context: Any, has_host: bool) -> Any:
@@ -67,6 +78,7 @@ class Counted:
             return job
 
         monkeypatch.setattr(PassCopies, "copy", counted)
+        monkeypatch.setattr(LayerCopies, "copy", counted_layer)
         monkeypatch.setattr(build, "_of_stages", noted)
 
     def compare(self, workload: Any, layout: dict[str, Any], software: str) -> int:
@@ -84,12 +96,13 @@ class Counted:
 @pytest.mark.parametrize("name", CASES)
 def test_copied_passes_are_equal_to_written_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     workload, layout, software, is_copied = CASES[name]
-    copied = Counted(monkeypatch).compare(trine.load(f"{workload},gpu=h100-sxm"), layout, software)
-    assert (copied > 0) == is_copied
+    counted = Counted(monkeypatch)
+    assert (counted.compare(trine.load(f"{workload},gpu=h100-sxm"), layout, software) > 0) == is_copied
+    assert (counted.layers > 0) == (name not in WITHOUT_LAYERS)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wanted", [30, pytest.param(300, marks=long)])
+@pytest.mark.parametrize("wanted", [30, pytest.param(500, marks=long)])
 def test_random_layouts_are_equal(wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
     counted, rng, found, copied = Counted(monkeypatch), Random(wanted), 0, 0
     workloads = [trine.load(f"{name},gpu=h100-sxm") for name in (LLAMA, MOE)]
@@ -112,6 +125,7 @@ def test_random_layouts_are_equal(wanted: int, monkeypatch: pytest.MonkeyPatch) 
             continue
         found += 1
     assert copied > wanted
+    assert counted.layers > wanted
 
 
 def test_tables_of_copied_passes_are_equal_to_those_of_their_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,6 +218,7 @@ def _of_stages(context: JobContext, has_host: bool) -> WrittenJob:
         for stage, position, gpu, batch in kinds
     ]
     programs = tuple(builder.build() for builder in builders)
+    context.forget_layers()
     first_of_stage = {builder.stage: builder for builder in reversed(builders)}
     stages = range(context.plan.pp)
     sizes = []

@@ -12,13 +12,14 @@ restores the layout (Jacobs et al., DeepSpeed Ulysses, 2023).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 from trine.errors import PlanError, nearest_numbers
 from trine.graph.program import Label, Phase
 from trine.graph.workload import BACKWARD, Operator
 from trine.parallel.chunks import OperatorRun, Place
 from trine.parallel.extension import Extension, StageProgram
+from trine.parallel.layer_codes import LayerCodes
 from trine.parallel.sequence import parts
 from trine.parallel.token_partition import is_attention
 
@@ -53,6 +54,9 @@ class ContextAttention(Extension):
 
     def forgets(self) -> bool:
         return True
+
+    def layer_state(self, codes: LayerCodes, place: Place) -> Hashable:
+        return ()
 
     # -- sizes -------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from trine.collectives.one_operation import ONE_OPERATION
@@ -10,6 +10,7 @@ from trine.graph.program import Label, Phase
 from trine.graph.workload import Operator
 from trine.parallel.chunks import Place
 from trine.parallel.extension import Extension, StageProgram
+from trine.parallel.layer_codes import LayerCodes
 from trine.parallel.stages import OwnedWeight
 
 #: Prefix of the key of a buffer broadcast.
@@ -92,6 +93,9 @@ class BucketReductions(Extension):
 
     def forgets(self) -> bool:
         return not self._late
+
+    def layer_state(self, codes: LayerCodes, place: Place) -> Hashable:
+        return ()  # only operators that complete a bucket change it, and their layers are no copies
 
     def make_buckets(self) -> tuple[Bucket, ...]:
         """Return the buckets to reduce."""

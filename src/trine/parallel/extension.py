@@ -7,6 +7,7 @@ extension appends steps through ``program.writer`` and makes the next operator w
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from trine.graph.program import Label, Phase
 from trine.graph.workload import BACKWARD, OPTIMIZER, Operator
 from trine.parallel.chunks import OperatorRun, Place
 from trine.parallel.job import JobContext
+from trine.parallel.layer_codes import LayerCodes, OtherStateError
 from trine.parallel.memory import StageMemory
 from trine.parallel.schedules import BACKWARD_PASS, INPUT_PASS, WEIGHT_PASS, PipelineAction
 from trine.parallel.stages import INPUT_PART, WEIGHT_PART, Crossing, Stages
@@ -151,6 +153,7 @@ class StageProgram:
 
     stage: the pipeline rank. forward, backward: operators of all its chunks; ``backward`` sorted by the end of their
     last run in a step, and so by when gradients become ready. expert_position: on the ep axis, if its ranks differ.
+    bucket_ends: backward operators after which gradient buckets are ready.
     exchanges_tokens: whether an exchange with experts stood beside the latest operator; its reader resets it.
     last_backward: forward operator id -> the last of its backward operators that computes activation gradients (the
     last of all, if none does). copies: chunk and micro-batch -> the step that copies its inputs from the host.
@@ -172,6 +175,7 @@ class StageProgram:
         self.writer = ProgramWriter(context, stage)
         self.memory = StageMemory(context, stage, self.actions.orders, self.actions.order_of, self.writer)
         self.copies: dict[tuple[int, int], int] = {}
+        self.bucket_ends: frozenset[int] = frozenset()
         self.exchanges_tokens = False
         self.extensions: list[Extension] = []
 
@@ -198,6 +202,18 @@ class Extension:
         If this holds for all extensions, a pass may be a copy of an earlier one (:mod:`trine.parallel.pass_copies`).
         """
         return False
+
+    def layer_state(self, codes: LayerCodes, place: Place) -> Hashable:
+        """Return what this extension remembers between two layers of a pass at ``place``, in codes.
+
+        A layer may be a copy of an equal one that began in the same state (:mod:`trine.parallel.layer_copies`), if all
+        extensions override this method. Raises OtherStateError if the next layer may be no copy. The collectives of a
+        layer have the ids of their operators in their keys.
+        """
+        raise OtherStateError
+
+    def set_layer_state(self, state: Hashable, codes: LayerCodes, place: Place) -> None:
+        """Set what :meth:`layer_state` returned behind the written layer, now behind its copy."""
 
     def label(self, op: Operator, place: Place) -> Label:
         """Return the label of ``op``, for the steps written on its behalf."""

@@ -6,11 +6,14 @@ their reductions of single numbers (the gradient norm, the logged loss). The nex
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from trine.graph.program import Phase
 from trine.graph.workload import OPTIMIZER, Operator
 from trine.parallel.chunks import OperatorRun, Place
 from trine.parallel.extension import Extension, StageProgram
 from trine.parallel.job import JobContext
+from trine.parallel.layer_codes import LayerCodes
 from trine.parallel.stages import INPUT_PART
 
 _MICRO_BATCH = "micro-batch"
@@ -37,6 +40,9 @@ class FixedCosts(Extension):
 
     def forgets(self) -> bool:
         return True
+
+    def layer_state(self, codes: LayerCodes, place: Place) -> Hashable:
+        return ()
 
     def end_pass(self, place: Place) -> None:
         """Run the micro-batch costs after the pass that adds to weight gradients."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -93,7 +93,7 @@ class JobFacts:
         return layer_names(self.workload)
 
     @cached_property
-    def _indices(self) -> dict[int, tuple[int, int]]:
+    def name_indices(self) -> dict[int, tuple[int, int]]:
         """Operator id -> the indices of its name and of its layer's."""
         return name_indices(self.workload)
 
@@ -441,7 +441,7 @@ class JobFacts:
     def label(self, op: Operator, stage: int, microbatch: int, step: int, rerun: bool = False) -> Label:
         """Return the label of an operator. ``rerun``: it is recomputed."""
         phase = Phase.RECOMPUTE if rerun else PHASE_NUMBER[op.phase]
-        return Label(phase, *self._indices[op.id], stage, microbatch, step)
+        return Label(phase, *self.name_indices[op.id], stage, microbatch, step)
 
 
 class RankWork:
@@ -582,6 +582,7 @@ class JobContext(JobFacts):
     kind: the name of the kind. batch: samples of one replica. micro_batches: sizes of those in programs, and
     all_micro_batches of all. pipeline: the shape of the programs. work: operator times and tensor sizes.
     evidence_ps: micro-batch -> evidence -> operator time over all programs; micro-batch -1: outside micro-batches.
+    written_layers, layer_numbers: of :mod:`trine.parallel.layer_copies`, while the programs are written.
     """
 
     def __post_init__(self) -> None:
@@ -589,6 +590,9 @@ class JobContext(JobFacts):
         self.kind = ""
         self.work = self.works[0]
         self.evidence_ps: dict[int, dict[str, int]] = {}
+        self.written_layers: dict[Hashable, Any] = {}
+        self.layer_numbers: dict[Hashable, int] = {}
+        self._split_numbers: dict[int, int] = {}  # by id of the split
         self._set_batch(max(self.batches, default=self.requested_batch))
 
     def _set_batch(self, batch: int) -> None:
@@ -634,6 +638,20 @@ class JobContext(JobFacts):
         """Count operator time by its evidence."""
         counted = self.evidence_ps.setdefault(microbatch, {})
         counted[evidence] = counted.get(evidence, 0) + ps
+
+    def number_of_split(self, op: Operator) -> int:
+        """Return a number of the tensor split of an operator; equal ones have one number in all contexts of a job."""
+        split = self.split_of(op)
+        number = self._split_numbers.get(id(split))
+        if number is None:
+            number = self._split_numbers[id(split)] = self.layer_numbers.setdefault(split, len(self.layer_numbers))
+        return number
+
+    def forget_layers(self) -> None:
+        """Forget the layers that programs were written with."""
+        self.written_layers.clear()
+        self.layer_numbers.clear()
+        self._split_numbers.clear()
 
     def scaled_bytes(self, tensor_id: int, batch: int) -> int:
         """Return a tensor's bytes on the tokens of one rank at ``batch`` samples, with all features, rounded up."""

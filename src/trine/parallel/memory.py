@@ -206,10 +206,7 @@ class StageMemory:
             touch, sizes = self._optimizer_touches[key], self._resolve(self._optimizer_touches[key], batch, share)
         else:
             touch = self._touches[self._order_of[microbatch]][key]
-            cached = self._sizes.get((key, batch))
-            if cached is None:
-                cached = self._sizes[key, batch] = self._resolve(touch, batch, self._context.output_share(op))
-            sizes = cached
+            sizes = self._sizes_of(run, touch, batch)
         live = self._live.setdefault(microbatch, {})
         for storage, size, category in sizes:
             if storage not in live:
@@ -219,9 +216,31 @@ class StageMemory:
         for storage in touch.frees:
             if storage in live:
                 self._free_block(live.pop(storage), step)
-        if run.adds and op.id in self._gradients_of:
-            for weight in self._gradients_of[op.id]:
-                self._allocate_gradient(weight, step)
+        for weight in self.gradients_of(run):
+            self._allocate_gradient(weight, step)
+
+    def _sizes_of(self, run: OperatorRun, touch: Touch, batch: int) -> tuple[tuple[int, int, int], ...]:
+        key = run.key, batch
+        sizes = self._sizes.get(key)
+        if sizes is None:
+            sizes = self._sizes[key] = self._resolve(touch, batch, self._context.output_share(run.op))
+        return sizes
+
+    def touches(
+        self, run: OperatorRun, microbatch: int, batch: int
+    ) -> tuple[tuple[tuple[int, int, int], ...], tuple[int, ...]]:
+        """Return (storage, bytes, category) of what a run allocates, and the storages that it frees."""
+        touch = self._touches[self._order_of[microbatch]][run.key]
+        return self._sizes_of(run, touch, batch), touch.frees
+
+    def gradients_of(self, run: OperatorRun) -> Sequence[int]:
+        """Return the weights to whose gradients a run adds."""
+        return self._gradients_of.get(run.op.id, ()) if run.adds else ()
+
+    def gradient_facts(self, weight: int) -> tuple[int, int, int, bool]:
+        """Return all that the memory of a weight's gradient depends on."""
+        context, lasting = self._context, self._lasting.get(weight, -1)
+        return context.local_bytes[weight], context.gradient_bytes(weight), lasting, weight in self._extras.fused
 
     def _allocate_gradient(self, weight: int, step: int) -> None:
         """Allocate a gradient that has no memory yet; in a bucket if part of it is in a persistent buffer."""

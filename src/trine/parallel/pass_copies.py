@@ -22,14 +22,11 @@ from trine.graph.memory import BLOCKS_PER_STREAM
 from trine.graph.program import Collective, Label, MemoryChange, Recv, Send, Step
 from trine.parallel.chunks import MicroBatch, Place
 from trine.parallel.extension import StageProgram
+from trine.parallel.layer_codes import OtherStateError
 from trine.parallel.memory import Block
 from trine.parallel.program_parts import NUM_COLUMNS, WrittenPass, new_tuple, table_of
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, PipelineAction
 from trine.parallel.writer import LaunchThread
-
-
-class _OtherStateError(Exception):
-    """A pass depends on something that a copy cannot name."""
 
 
 class _Begin(NamedTuple):
@@ -57,7 +54,7 @@ class _Begin(NamedTuple):
         if step >= self.step:
             return step - self.step
         if step not in self.outside:
-            raise _OtherStateError
+            raise OtherStateError
         return -1 - self.outside.index(step)
 
     def numbers(self, length: int) -> list[int]:
@@ -96,14 +93,25 @@ class _Changes(NamedTuple):
     outside: tuple[tuple[int, int, bool, bool], ...]
 
     @classmethod
-    def of(cls, changes: list[_Change]) -> _Changes:
-        rows: list[tuple[int, ...]] = []
+    def of(cls, changes: list[MemoryChange], begin: _Begin, storages: Mapping[int, int]) -> _Changes:
+        """Return the changes of a pass in codes; storages: block -> its storage before the pass."""
+        table = table_of(changes, NUM_COLUMNS)
+        steps, blocks, users = table[:, 0].copy(), table[:, 4].copy(), table[:, 5].copy()
+        is_new, is_inside = blocks % BLOCKS_PER_STREAM > begin.block, users >= begin.step
+        if (is_new & ~is_inside & (users >= 0)).any():
+            raise OtherStateError
+        table[:, 0] -= begin.step
+        for row in np.flatnonzero(steps < begin.step).tolist():
+            table[row, 0] = begin.step_code(int(steps[row]))
+        table[:, 4] = np.where(is_new, blocks - begin.block, 0)
+        table[:, 5] = np.where(is_inside, users - begin.step, -1)
         outside = []
-        for row, (step, at_end, delta_bytes, category, block, storage, user) in enumerate(changes):
-            rows.append((step, at_end, delta_bytes, category, block or 0, -1 if user is None else user))
-            if block is None:
-                outside.append((row, storage, delta_bytes < 0, user is not None))
-        return cls(table_of(rows, NUM_COLUMNS), tuple(outside))
+        for row in np.flatnonzero(~is_new).tolist():
+            change = changes[row]
+            if change.block not in storages:
+                raise OtherStateError
+            outside.append((row, storages[change.block], change.delta_bytes < 0, change.user >= begin.step))
+        return cls(table, tuple(outside))
 
     def copied(self, begin: _Begin, numbers: list[int], users: dict[int, int]) -> Int64:
         """Return the changes of a copy that begins at ``begin``. users: of blocks; those of freed ones are removed."""
@@ -212,7 +220,7 @@ class PassCopies:
         if self._rest[begin.kind] and self._forgets():
             try:
                 written = self._note(begin, microbatch)
-            except _OtherStateError:
+            except OtherStateError:
                 return
             self._written[begin.key] = written
             self._writer.steps.close_pass(written.source, begin.step, begin.outside, microbatch)
@@ -220,22 +228,22 @@ class PassCopies:
     def _note(self, begin: _Begin, microbatch: int) -> _Written:
         writer, memory, code = self._writer, self._memory, begin.step_code
         if begin.gradients != (memory.gradients, memory.parts):
-            raise _OtherStateError
+            raise OtherStateError
         storages = {block.number: storage for storage, block in begin.live.items()}
         live = []
         for storage, block in memory.live(microbatch).items():
             is_new = begin.is_new(block.number)
             if not is_new and begin.live.get(storage) is not block:
-                raise _OtherStateError
+                raise OtherStateError
             first, user = block.step if is_new else begin.step, memory.users.get(block.number, -1)
             change = MemoryChange(first, False, block.size, block.category, block.number, user)
             live.append(_noted(begin, storages, change)._replace(storage=storage))
         ends, evidence_ps = writer.last_compute_and_waits(), self._context.evidence_ps.get(microbatch, {})
-        changes = [_noted(begin, storages, change) for change in writer.memory.from_change(begin.change)]
+        changes = _Changes.of(writer.memory.from_change(begin.change), begin, storages)
         return _Written(
             _written_pass(writer.steps.from_step(begin.step), begin), code(ends[0]), tuple(map(code, ends[1:])),
             tuple(tuple(map(code, kept[n:])) for kept, n in zip(self._kept(), begin.kept, strict=True)),
-            _Changes.of(changes), memory.num_blocks - begin.block, tuple(live),
+            changes, memory.num_blocks - begin.block, tuple(live),
             {name: ps - begin.evidence_ps.get(name, 0) for name, ps in evidence_ps.items()},
             _launches(begin, writer.thread),
         )  # fmt: skip
@@ -274,7 +282,7 @@ def _launches(begin: _Begin, thread: LaunchThread) -> _Launches:
     start = 0.0 if synchronises else begin.launches
     counts = [count - start for count in (thread.count, *thread.counts[first:])]
     if any(map(_is_inexact, counts)):
-        raise _OtherStateError
+        raise OtherStateError
     return _Launches(
         thread.unwritten_ps, thread.ahead_ps, thread.takes_waits, tuple(map(begin.step_code, thread.waits)),
         synchronises, counts[0], tuple(counts[1:]), tuple(map(begin.step_code, thread.operators[first:])),
@@ -305,10 +313,10 @@ def _noted(begin: _Begin, storages: Mapping[int, int], change: MemoryChange) -> 
     """Return the change of a written pass for its copies; storages: block -> its storage before the pass."""
     is_new = begin.is_new(change.block)
     if not is_new and change.block not in storages:
-        raise _OtherStateError
+        raise OtherStateError
     user = change.user - begin.step if change.user >= begin.step else None
     if is_new and user is None and change.user >= 0:
-        raise _OtherStateError
+        raise OtherStateError
     block, storage = (change.block - begin.block, -1) if is_new else (None, storages[change.block])
     step = begin.step_code(change.step)
     return new_tuple(_Change, (step, change.at_end, change.delta_bytes, change.category, block, storage, user))
@@ -321,7 +329,7 @@ def _key_place(step: Step) -> int:
         return -1
     found = [i for i, part in enumerate(key) if isinstance(part, MicroBatch)]
     if len(found) != 1:
-        raise _OtherStateError
+        raise OtherStateError
     return found[0]
 
 

@@ -8,14 +8,17 @@ for the weight gradient, overlapped with the input gradient.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from trine.errors import PlanError
 from trine.graph.program import Label, Phase
 from trine.graph.workload import BACKWARD, FORWARD, Operator
 from trine.parallel.chunks import OperatorRun, Place
 from trine.parallel.extension import Extension, StageProgram
+from trine.parallel.layer_codes import LayerCodes, OtherStateError
 from trine.parallel.recompute import heads_of
 from trine.parallel.splits import TensorSplit
 from trine.parallel.stages import BOTH, INPUT_PART, WEIGHT_PART
@@ -68,6 +71,28 @@ class SequenceCollectives(SplitCollectives):
                     f"sequence parallelism needs each column split to end in a row split, and the output of operator "
                     f"{op_id} ({op.layer}) has to be whole"
                 )
+
+    def layer_state(self, codes: LayerCodes, place: Place) -> Hashable:
+        if self._pieces > 1 or self._gathers_heads:
+            raise OtherStateError
+        gathered, noted = self._gathered.get(0), None
+        if gathered is not None:
+            if gathered.place._replace(rerun=False) != place._replace(is_last=False):
+                raise OtherStateError
+            steps = codes.code(gathered.step), codes.code(gathered.last)
+            noted = codes.name(gathered.owner), gathered.place.rerun, gathered.size_bytes, steps
+        return super().layer_state(codes, place), noted
+
+    def set_layer_state(self, state: Any, codes: LayerCodes, place: Place) -> None:
+        of_splits, noted = state
+        super().set_layer_state(of_splits, codes, place)
+        self._gathered.pop(0, None)
+        if noted is not None:
+            name, is_rerun, size_bytes, (step, last) = noted
+            of_gather = place._replace(is_last=False, rerun=is_rerun)
+            self._gathered[0] = _Gathered(
+                codes.operator(name), of_gather, codes.step(step), size_bytes, codes.step(last)
+            )
 
     # -- gathered inputs and scattered outputs ---------------------------------------------------------------------
 
@@ -335,6 +360,9 @@ class SequenceGradients(Extension):
 
     def forgets(self) -> bool:
         return True
+
+    def layer_state(self, codes: LayerCodes, place: Place) -> Hashable:
+        return ()
 
     def before_optimizer(self, step: int) -> None:
         if not self.size_bytes or not self.context.workload.is_training:

@@ -24,7 +24,7 @@ in a pass, and gathered again for the backward pass, unless ``Plan.reshard`` is 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -37,6 +37,7 @@ from trine.parallel.cuts import has_layers, layer_starts
 from trine.parallel.data import Bucket, BucketReductions, buckets_of, fill_buckets, in_order, ready_gradients
 from trine.parallel.extension import StageProgram
 from trine.parallel.job import JobContext
+from trine.parallel.layer_codes import LayerCodes, OtherStateError
 from trine.parallel.memory import GATHER_STREAM
 from trine.parallel.plan import DEFAULT_BUCKETS, PARAMETERS_SHARDED
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS
@@ -174,6 +175,9 @@ class ParameterGathers(ShardedReductions):
 
     def forgets(self) -> bool:
         return super().forgets() and not any(unit.is_whole for unit in self._units)
+
+    def layer_state(self, codes: LayerCodes, place: Place) -> Hashable:
+        raise OtherStateError
 
     # -- units -------------------------------------------------------------------------------------------------------
 
@@ -369,6 +373,11 @@ class ParameterUpdates(ShardedReductions):
 
     def forgets(self) -> bool:
         return super().forgets() and not self._pending
+
+    def layer_state(self, codes: LayerCodes, place: Place) -> Hashable:
+        if self._pending:
+            raise OtherStateError
+        return super().layer_state(codes, place)
 
     def make_buckets(self) -> tuple[Bucket, ...]:
         """Return buckets of the plan's size, or of the software's size if the plan has DDP's default."""

@@ -15,6 +15,7 @@ from trine.parallel.extension import Extension, StageProgram
 from trine.parallel.fixed_costs import has_fixed_costs
 from trine.parallel.inputs import InputCopies
 from trine.parallel.job import JobContext
+from trine.parallel.layer_copies import LayerCopies
 from trine.parallel.pass_copies import PassCopies
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS, WEIGHT_PASS, PipelineAction
 from trine.parallel.stages import BOTH, INPUT_PART, WEIGHT_PART, Crossing
@@ -48,7 +49,9 @@ class StageBuilder(StageProgram):
         reductions = (extension.buckets for extension in self.extensions if isinstance(extension, BucketReductions))
         self.buckets: tuple[Bucket, ...] = next(reductions, ())
         self._outbox: list[Callable[[], None]] | None = None
+        self.bucket_ends = frozenset(bucket.ready_after for bucket in self.buckets)
         self._copies = PassCopies(self)
+        self._layers = LayerCopies(self)
 
     # -- one step ------------------------------------------------------------------------------------------------
 
@@ -89,7 +92,7 @@ class StageBuilder(StageProgram):
         """Let go of the extensions, which refer to this object: the lists of steps are then freed at once."""
         for references in (self.extensions, self._before, self._write, self._after):
             references.clear()
-        del self._copies
+        del self._copies, self._layers
 
     def _copy_inputs(self, step: int) -> dict[tuple[int, int], int]:
         """Copy the inputs of each forward pass, one after the other, from the end of the previous step on.
@@ -147,7 +150,7 @@ class StageBuilder(StageProgram):
         self._enter(action, place)
         begin = self._copies.begin(action, place)
         if begin is None or not self._copies.copy(begin, action.microbatch):
-            for _ in self._pass(action, place):
+            for _ in self._pass(action, place, self._layers):
                 pass
             if begin is not None:
                 self._copies.end(begin, action.microbatch)
@@ -225,8 +228,8 @@ class StageBuilder(StageProgram):
         self._enter(action, place)
         yield from self._pass(action, place)
 
-    def _pass(self, action: PipelineAction, place: Place) -> Iterator[int]:
-        """Write a pass, operator by operator; yield the time of each."""
+    def _pass(self, action: PipelineAction, place: Place, copies: LayerCopies | None = None) -> Iterator[int]:
+        """Write a pass, operator by operator; yield the time of each. Layers may be ``copies``, which yield no time."""
         chunk_pass, phase = self._chunk_pass(action), place.phase
         ends = self.actions.completes(action)
         complete = place._replace(is_last=True)
@@ -234,9 +237,21 @@ class StageBuilder(StageProgram):
         completes = any(ends)
         for extension in self.extensions:
             extension.begin_pass(complete if ends.weights else place)
+        layers = {} if copies is None else copies.of_pass(action, chunk_pass, ends)
+        copied_to, written_to = 0, -1  # the runs behind the latest copied and written layer
         for position, run in enumerate(chunk_pass.runs):
             for crossing in chunk_pass.arriving.get(position, ()):
                 self._receive(crossing, place)
+            layer = layers.get(position)
+            if copies is not None and layer is not None:
+                if copies.copy(layer, place):
+                    copied_to = layer.end
+                else:
+                    written_to = layer.end
+            if position < copied_to:
+                for crossing in chunk_pass.leaving.get(position, ()):
+                    self._send(crossing, place)
+                continue
             of_run = rerun if run.rerun else place
             if completes and not run.rerun and ends.covers(run, self.context.stages):
                 of_run = complete
@@ -244,6 +259,8 @@ class StageBuilder(StageProgram):
             if self.exchanges_tokens:
                 yield 0
             yield self._write_run(run, of_run, WHOLE)
+            if copies is not None and position == written_to - 1:
+                copies.end(place)
             for crossing in chunk_pass.leaving.get(position, ()):
                 self._send(crossing, place)
         if not chunk_pass.runs:

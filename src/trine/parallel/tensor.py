@@ -11,10 +11,14 @@ it and leaves each rank the part of its columns.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from typing import Any
+
 from trine.graph.program import Phase
 from trine.graph.workload import BACKWARD, FORWARD, Operator
 from trine.parallel.chunks import Place
 from trine.parallel.extension import Extension, StageProgram
+from trine.parallel.layer_codes import LayerCodes
 from trine.parallel.stages import WEIGHT_PART
 from trine.software.precision import CAST_DTYPES
 
@@ -32,6 +36,22 @@ class SplitCollectives(Extension):
 
     def forgets(self) -> bool:
         return True
+
+    def layer_state(self, codes: LayerCodes, place: Place) -> Hashable:
+        reduced, deferred = self._reduced.get(0), self._deferred.get(0)
+        return (
+            None if reduced is None else (codes.name(reduced[0]), codes.code(reduced[1])),
+            None if deferred is None else codes.code(deferred),
+        )
+
+    def set_layer_state(self, state: Any, codes: LayerCodes, place: Place) -> None:
+        reduced, deferred = state
+        self._reduced.pop(0, None)
+        self._deferred.pop(0, None)
+        if reduced is not None:
+            self._reduced[0] = codes.operator(reduced[0]), codes.step(reduced[1])
+        if deferred is not None:
+            self._deferred[0] = codes.step(deferred)
 
     def end_pass(self, place: Place) -> None:
         """Forget the reduction: the first operator of the next pass computes no gradient of that weight."""

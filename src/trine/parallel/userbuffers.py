@@ -17,13 +17,14 @@ Transformer Engine does not overlap.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from trine.graph.program import Label
 from trine.graph.workload import BACKWARD, FORWARD, Operator
 from trine.parallel.chunks import OperatorRun, Place
 from trine.parallel.contention import BULK, PIPELINE, RING, userbuffer_channels
 from trine.parallel.extension import StageProgram
+from trine.parallel.layer_codes import LayerCodes, OtherStateError
 from trine.parallel.sequence import GATHER, SCATTER, SequenceCollectives, parts
 from trine.parallel.splits import TensorSplit
 from trine.parallel.stages import INPUT_PART
@@ -42,6 +43,9 @@ class UserbufferCollectives(SequenceCollectives):
     def __init__(self, program: StageProgram) -> None:
         super().__init__(program)
         self._heads = _output_heads(self.context.workload.operators, self.context.splits)
+
+    def layer_state(self, codes: LayerCodes, place: Place) -> Hashable:
+        raise OtherStateError
 
     def _is_in_layer(self, op: Operator) -> bool:
         forward = op.id if op.phase == FORWARD else op.forward_id

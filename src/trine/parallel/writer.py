@@ -32,6 +32,8 @@ from trine.parallel.program_parts import MemoryLog, StepLog
 
 #: Lower bound on the latest operator's end when it is unknown.
 _UNKNOWN = -(2**62)
+#: Slack of no launch: longer than any.
+NO_SLACK = 2**62
 #: Entries of a collective in the launch queue: besides its kernel, ProcessGroupNCCL records an event and waits for it
 #: on either stream (4), and the allocator records one for a freed block (CUDACachingAllocator.cpp).
 ENTRIES_PER_COLLECTIVE = 6
@@ -58,7 +60,8 @@ class LaunchThread:
 
     merges: leave out launches that cannot delay anything; False if durations may shrink (jitter).
     queue_limit: maximum launches ahead of the GPU at the start of a pass, None for no limit.
-    synchronisations: how often the thread has waited for all of the GPU.
+    synchronisations: how often the thread has waited for all of the GPU. least_slack: the least time by which merged
+    launches ended before the lower bound, since a reader last set it.
     """
 
     def __init__(self, steps: StepLog | list[Step], merges: bool, queue_limit: int | None = None) -> None:
@@ -67,6 +70,7 @@ class LaunchThread:
         self._limit = queue_limit
         self.last_written = -1  # step of the last written launch
         self.unwritten_ps = 0  # launches since the last written one
+        self.least_slack = NO_SLACK
         self.ahead_ps = _UNKNOWN  # lower bound on the latest operator's end, after that launch
         self.waits: list[int] = []  # dependencies of the next launch
         self.takes_waits = False
@@ -84,7 +88,7 @@ class LaunchThread:
             self.waits += waits
         total = self.unwritten_ps + launch_ps
         if not launch_ps or (self._merges and total <= self.ahead_ps):
-            self.unwritten_ps = total
+            self._merge(total, launch_ps)
             return None
         step = self._write(total, label)
         self.ahead_ps = 0
@@ -102,10 +106,16 @@ class LaunchThread:
         self.count += 1
         total = self.unwritten_ps + launch_ps
         if not launch_ps or (self._merges and follows and total <= self.ahead_ps):
-            self.unwritten_ps = total
+            self._merge(total, launch_ps)
             return None
         self.ahead_ps -= total
         return self._write(total, label)
+
+    def _merge(self, total_ps: int, launch_ps: int) -> None:
+        """Leave out a launch that ends ``total_ps`` after the last written one."""
+        self.unwritten_ps = total_ps
+        if launch_ps:
+            self.least_slack = min(self.least_slack, self.ahead_ps - total_ps)
 
     def busy(self, cpu_ps: int) -> None:
         """Keep the thread busy with work that delays only its next launch."""

@@ -71,7 +71,7 @@ def test_an_extension_is_within_one_percent_of_the_whole_run(op, algorithm, clus
     size = mebibytes * MIB
     whole = runs.row(size)
     monkeypatch.setattr(module, "WHOLE_BYTES", 16 * MIB)
-    found = row_of_long(runs, size)
+    found = row_of_long(runs, size).row
     assert found.time.size_bytes == size
     assert found.time.time_ps != whole.time.time_ps
     assert found.time.time_ps == pytest.approx(whole.time.time_ps, rel=0.01)

@@ -221,7 +221,8 @@ def test_a_long_message_is_extended_from_its_parts(model, zoomed, monkeypatch):
     assert found.effect.change_ps == round(found.effect.count * found.difference_ps * found.effect.exposed_share)
     assert found.extension.words in found.summary().replace("\n" + " " * 14, " ")
     assert found.document()["extension"]["parts"][-1]["bytes"] == 3 * size // 4
-    assert whole.document()["extension"] is None
+    assert found.document()["same_extension"] == found.same_extension.words
+    assert (whole.document()["extension"], whole.document()["same_extension"]) == (None, None)
 
 
 # -- the command

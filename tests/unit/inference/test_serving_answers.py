@@ -9,9 +9,10 @@ import trine
 from trine.common.units import format_bytes
 from trine.errors import InputError
 from trine.inference.answer import ServingAnswer
-from trine.inference.job import Speculation
+from trine.inference.job import ServingJob, ServingLayout, Speculation
 from trine.inference.limits import NoRoomError
 from trine.inference.precision import kv_name, precision_name
+from trine.inference.room import nearest_ways
 
 
 def ask(model="llama-3-8b", cluster="dgx-h100", **changes) -> ServingAnswer:
@@ -267,3 +268,17 @@ def test_tensorrt_llm_takes_a_share_of_what_is_free():
     found = ask(engine="trtllm")
     free = (80 << 30) - found.weights_bytes - found.activations_bytes - (1 << 30)
     assert found.kv_bytes == int(0.9 * free)
+
+
+@pytest.mark.parametrize(("tp", "nearest"), [(3, [2, 4]), (48, [32, 64]), (63, [32, 64])])
+def test_the_nearest_ways_of_tensor_parallelism_reach_the_heads(tp: int, nearest: list[int]):
+    """Llama 3 70B has 64 heads, so that it can be divided among 64 GPUs at most."""
+    job = ServingJob(
+        model="llama-3-70b",
+        cluster="dgx-h100",
+        input_tokens=128,
+        output_tokens=16,
+        batch=1,
+        layout=ServingLayout(tp=tp),
+    )
+    assert nearest_ways(job) == nearest

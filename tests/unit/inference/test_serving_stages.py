@@ -1,5 +1,7 @@
 """Do the stages of a served pipeline share its layers as vLLM does, and sum to the step?"""
 
+from dataclasses import replace
+
 import pytest
 
 import trine
@@ -7,7 +9,7 @@ from trine.inference.deployment import resolve, step_timer
 from trine.inference.job import ServingJob, ServingLayout
 from trine.inference.products import TOKENS
 from trine.inference.steps import HEAD, Step, StepTimer
-from trine.workload.architecture.blocks import LinearAttention, Mlp
+from trine.workload.architecture.blocks import Attention, LinearAttention, Mlp
 
 
 def timer_of(pp: int) -> StepTimer:
@@ -57,3 +59,13 @@ def test_small_kernels_move_each_activation_once():
     assert mixer == pytest.approx([2 * moved(tokens * 4 * 2 * hidden) for tokens in TOKENS])
     norms = timer.norms_us(layer)
     assert norms == pytest.approx([layer.norms * moved(tokens * 4 * 2 * hidden) for tokens in TOKENS])
+
+
+def test_rotation_and_norms_of_heads_read_and_write_queries_keys_and_values():
+    timer = timer_of(1)
+    moved = timer._times.moved_us
+    plain = Attention(heads=16, kv_heads=4, head_size=64, norms="none")
+    features = (16 + 2 * 4) * 64
+    rotated = [moved(tokens * 2 * 2 * features) for tokens in TOKENS]
+    assert timer.small_us(plain) == pytest.approx(rotated)
+    assert timer.small_us(replace(plain, norms="heads")) == pytest.approx([2 * each for each in rotated])

@@ -163,6 +163,24 @@ def test_axe_finds_no_serious_fault(tmp_path, width: int, is_dark: bool):
         assert serious_faults(driver) == []
 
 
+def test_charts_fit_a_narrow_screen_whole(drive):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    driver = drive(page_of_blocks(every_block("a name")))
+    charts = "[...document.querySelectorAll('svg.chart:not(.wide)')]"
+    right_ends = f"return Math.max(...{charts}.map((each) => each.getBoundingClientRect().right))"
+    widths = f"return [...new Set({charts}.map((each) => each.getAttribute('viewBox').split(' ')[2]))]"
+    assert driver.execute_script(widths) == ["860"]
+    screen = {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    try:
+        WebDriverWait(driver, 20).until(lambda each: each.execute_script(widths) == ["380"])
+        assert driver.execute_script(right_ends) <= 400
+        assert errors(driver) == []
+    finally:
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {**screen, "width": 1280})
+
+
 @pytest.mark.skipif(bool(missing_axe()), reason=missing_axe())
 def test_axe_finds_a_fault_that_is_put_in(drive):
     driver = drive(page_of_blocks(()))

@@ -2,8 +2,9 @@
 
 import pytest
 
+import trine
 from trine.errors import InputError
-from trine.search.flags import dialects, emit_flags, read_flags
+from trine.search.flags import _dispatch_fields, dialects, emit_flags, read_flags
 from trine.search.ranked import Ranked
 from trine.search.report import PlanSearch
 from trine.search.space import Layout
@@ -47,6 +48,13 @@ def test_an_emitted_layout_is_read_back(dialect, layout, tmp_path):
         default = {"cp": 1, "ep": 1, "virtual_stages": 1, "sharding": "none", "recompute": "none", "offload": "none"}
         if name not in in_code | implied and values.get(name, default.get(name)) not in (value, None):
             raise AssertionError(f"{name}: {values.get(name)} for {value}")
+
+
+def test_a_dispatch_is_written_for_experts_by_dialects_with_a_name_for_it():
+    spread = trine.Plan(dp=8, ep=8, batch=8, dispatch="deepep")
+    assert _dispatch_fields("megatron", spread) == {"dispatch": "deepep"}
+    assert _dispatch_fields("megatron", trine.Plan(dp=8, batch=8)) == {}
+    assert _dispatch_fields("torchtitan", spread) == {}
 
 
 def test_megatron_counts_virtual_stages():

@@ -15,6 +15,7 @@ import pytest
 
 import trine
 from trine.search.ranked import Ranked
+from trine.search.screened import ScreenedSearch
 from trine.search.search import MEMORY_SIMULATED, Search, form_of_layer
 from trine.search.space import Family, Layout
 from trine.search.switches import MAX_EP_RATIO, MAX_EXAMINED, NUM_LATER, has_switches
@@ -113,6 +114,49 @@ def test_at_most_a_few_are_chosen_and_examined():
     first.estimate_ps = slow_after_a_look
     assert later(first, *(family(ep) for ep in range(2, 24, 2))) == []
     assert len(first.examined) == MAX_EXAMINED
+
+
+def test_switches_are_tried_on_the_best_layouts_whose_experts_are_spread():
+    search, tried = Made(layout(2), lambda plain: BEST_PS), list[list[Layout]]()
+    search._simulate_switched = tried.append  # type: ignore[method-assign, assignment]
+    times = {1: 10, 8: 20, 4: 30}
+    search.ranked = [Ranked(layout(ep), search.outcome(step_ps), 0) for ep, step_ps in times.items()]
+    search._try_switches(())
+    assert tried == [[layout(8)._replace(**SETTING)]]  # no switched layout is ranked, so that no other is tried
+    search.ranked = search.ranked[:1]
+    search._try_switches(())
+    assert len(tried) == 1  # one layout, without experts on several ranks
+
+
+@pytest.mark.parametrize(("screen", "capacity", "tight", "expected"), [
+    (None, 80, True, True), ("screen", 80, True, False), ("screen", 80, False, True), ("screen", 0, True, True),
+])  # fmt: skip
+def test_a_screened_search_asks_the_screen_for_room(screen: Any, capacity: int, tight: bool, expected: bool):
+    search: Any = ScreenedSearch.__new__(ScreenedSearch)
+    search.screen, search.capacity = screen, capacity
+    search._is_likely_tight = lambda plain: tight
+    search.allocated = lambda plain: 80
+    assert search._is_likely_to_fit(layout(8)) is expected
+
+
+@pytest.mark.parametrize(("screen", "is_known", "calibrated"), [(None, False, 0), ("s", True, 0), ("s", False, 1)])
+def test_an_unknown_form_is_calibrated_once_looked_at(screen: Any, is_known: bool, calibrated: int):
+    search: Any = ScreenedSearch.__new__(ScreenedSearch)
+    looked_at: list[Layout] = []
+    search.screen = screen and SimpleNamespace(is_known=lambda plain: is_known)
+    search._calibrate = looked_at.append
+    search._examine(layout(8))
+    assert len(looked_at) == calibrated
+
+
+@pytest.mark.parametrize(("lower", "expected"), [(50, 70), (90, 90)])
+def test_the_estimate_with_switches_is_without_exchanges_and_above_the_bound(lower: int, expected: int):
+    search: Any = Made(layout(2), lambda plain: 0)
+    search._time_bound = lambda plain, costs: 100
+    search._exchanges_ps = lambda plain, costs: 30
+    search._lower_bound = lambda plain, costs: lower if plain.expert_overlap else 0
+    assert Search._switched_estimate(search, layout(8), SimpleNamespace()) == expected  # type: ignore[arg-type]
+    assert Search._switched_estimate(search, layout(8), None) == 0
 
 
 def test_exchanges_are_of_all_micro_batches_and_a_stages_layers():

@@ -46,7 +46,15 @@ def run_long(kernel: DetailedKernel) -> LongDetail:
     return LongDetail(detail=details[extension.parts[-1].size_bytes], extension=extension)
 
 
-def row_of_long(runs: LoadStoreRuns, size_bytes: int) -> LoadStoreRow:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LongRow:
+    """A row of a size. extension: of its time, from the largest part that was run; None if the whole was run."""
+
+    row: LoadStoreRow
+    extension: Extension | None
+
+
+def row_of_long(runs: LoadStoreRuns, size_bytes: int) -> LongRow:
     """Return the row of a size; of a long message that of its largest part, with the time of the whole message.
 
     Raises KeyboardInterrupt on Ctrl-C before the end of a part.
@@ -54,7 +62,7 @@ def row_of_long(runs: LoadStoreRuns, size_bytes: int) -> LoadStoreRow:
     name = runs.programs.names(size_bytes)[0]
     sizes = part_sizes(size_bytes, runs.programs.round_bytes(name, size_bytes))
     if not sizes:
-        return runs.row(size_bytes)
+        return LongRow(row=runs.row(size_bytes), extension=None)
     rows: dict[int, LoadStoreRow] = {}
 
     def time_at(part_bytes: int) -> int:
@@ -68,4 +76,4 @@ def row_of_long(runs: LoadStoreRuns, size_bytes: int) -> LoadStoreRow:
     row = rows[extension.parts[-1].size_bytes]
     whole = replace(row.time, size_bytes=size_bytes, sent_bytes=size_bytes, time_ps=extension.time_ps)
     whole = replace(whole, low_ps=extension.time_ps, high_ps=extension.time_ps)
-    return replace(row, time=whole)
+    return LongRow(row=replace(row, time=whole), extension=extension)

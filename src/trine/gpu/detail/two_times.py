@@ -22,7 +22,7 @@ from trine.gpu.collective.time_split import LAUNCH, LINKS, split
 from trine.gpu.collective.two_levels import summed_parts
 from trine.gpu.detail.choice import of_rank
 from trine.gpu.detail.detail import KernelDetail, detailed_kernel, simulated_step
-from trine.gpu.detail.long import row_of_long, run_long
+from trine.gpu.detail.long import LongRow, row_of_long, run_long
 from trine.gpu.detail.zoom import ZoomChoice, choose_zoom
 from trine.gpu.kernels.build import has_kernel
 from trine.gpu.kernels.options import PROTOCOLS
@@ -68,9 +68,10 @@ class ZoomResult(Report):
     """One collective of a step at both levels.
 
     detail: the collective load by load, or its first part. extension: from that part to the whole message; None if the
-    whole one was run. formula: the operator level's answer for the collective alone; None without
-    a library's formula. same: the kernel compared with the formula, alone, with all ranks arriving together: by the
-    operator level's algorithm, if that has a kernel. causes: add up to the difference of the two times.
+    whole one was run. formula: the operator level's answer for the collective alone; None without a library's formula.
+    same: the kernel compared with the formula, alone, with all ranks arriving together: by the operator level's
+    algorithm, if that has a kernel. same_extension: of its time, as extension. causes: add up to the difference of the
+    two times.
     """
 
     SCHEMA: ClassVar[str] = "zoom"
@@ -80,6 +81,7 @@ class ZoomResult(Report):
     extension: Extension | None
     formula: CollectiveTime | None
     same: CollectiveTime
+    same_extension: Extension | None
     causes: tuple[CauseRow, ...]
     effect: StepEffect
 
@@ -169,6 +171,8 @@ class ZoomResult(Report):
         lines = [*wrapped("zoom", f"{what.words}; {largest}"), *aligned(self._level_lines(), 1)]
         if self.extension is not None:
             lines += wrapped("load by load", self.extension.words)
+        if self.same_extension is not None:
+            lines += wrapped("load by load, alone", self.same_extension.words)
         lines.append("")
         lines += aligned([("difference by cause", "time"), *self._cause_lines()], 1)
         lines += [line for cause in self.causes if cause.time_ps for line in wrapped(cause.name, cause.why)]
@@ -236,6 +240,7 @@ class ZoomResult(Report):
             "same_s": seconds(self.same.time_ps),
             "same_algorithm": self.same.algorithm,
             "same_protocol": self.same.protocol,
+            "same_extension": None if self.same_extension is None else self.same_extension.words,
             "extension": self._extension_row(),
             "difference_s": seconds(self.difference_ps),
             "inside_range": self.is_inside,
@@ -300,9 +305,17 @@ def zoom(
     formula = _formula(setup, choice, places)
     runs = LoadStoreRuns(choice.what.kind, machine, places)
     same, causes = _Causes(detail, choice.what.size_bytes, loadstore_ps, formula, runs).all()
+    time = same.row.time
     effect = _effect(result, choice, loadstore_ps - detail.operator_after_last_ps)
     return ZoomResult(
-        choice=choice, detail=detail, extension=long.extension, formula=formula, same=same, causes=causes, effect=effect
+        choice=choice,
+        detail=detail,
+        extension=long.extension,
+        formula=formula,
+        same=time,
+        same_extension=same.extension,
+        causes=causes,
+        effect=effect,
     )
 
 
@@ -334,16 +347,17 @@ class _Causes:
     formula: CollectiveTime | None
     runs: LoadStoreRuns
 
-    def all(self) -> tuple[CollectiveTime, tuple[CauseRow, ...]]:
-        """Return the time of the compared kernel, alone, and the causes; these add up to the difference."""
+    def all(self) -> tuple[LongRow, tuple[CauseRow, ...]]:
+        """Return the row of the compared kernel, alone, and the causes; these add up to the difference."""
         same_runs, why = self._same_algorithm()
-        same = row_of_long(same_runs, self.size_bytes)
+        compared = row_of_long(same_runs, self.size_bytes)
+        same = compared.row
         fastest_ps = self._fastest_ps(same)
         causes = [self._in_the_step(), *self._of_parts(same_runs, same)]
         causes.append(CauseRow(name=ALGORITHM, time_ps=fastest_ps - same.time.time_ps, why=why))
         late_ps = self.loadstore_ps - fastest_ps
         late = "early ranks have begun when the last one comes; and this rank may end before others do"
-        return same.time, (*causes, CauseRow(name=LATE, time_ps=late_ps, why=late))
+        return compared, (*causes, CauseRow(name=LATE, time_ps=late_ps, why=late))
 
     @property
     def _alone_ps(self) -> int:
@@ -365,7 +379,7 @@ class _Causes:
         if (starts_ps == starts_ps[0]).all():
             return self.loadstore_ps
         own = LoadStoreOptions(algorithm=self.detail.algorithm, protocol=self.detail.protocol)
-        return row_of_long(self._with(own), self.size_bytes).time.time_ps
+        return row_of_long(self._with(own), self.size_bytes).row.time.time_ps
 
     def _same_algorithm(self) -> tuple[LoadStoreRuns, str]:
         """Return runs by the operator level's algorithm, or else by the detail's, and what the difference means.

@@ -72,6 +72,7 @@ function build({ page, writer }) {
       make("p", { class: "answer", text: glue(section.answer), dir: "auto" })),
   }));
   const links = sections.map(({ section }) => make("a", { href: "#" + section.key, text: section.question }));
+  const nav = make("nav", { "aria-label": "Questions" }, links);
   const drawSection = (each) => {
     if (each.isDrawn) return;
     each.isDrawn = true;
@@ -85,7 +86,10 @@ function build({ page, writer }) {
       if (i === shown) links[i].setAttribute("aria-current", "page");
       else links[i].removeAttribute("aria-current");
     });
-    if (sections.length) drawSection(sections[shown]);
+    if (sections.length) {
+      nav.scrollLeft = links[shown].offsetLeft - nav.offsetLeft - 40;
+      drawSection(sections[shown]);
+    }
     dispatchEvent(new Event("sectionchange"));
   };
   const move = (by) => {
@@ -104,7 +108,7 @@ function build({ page, writer }) {
       main.focus();
     } }));
   const main = make("main", { id: "content", tabindex: "-1" }, sections.map(({ element }) => element));
-  document.body.append(head(page, writer), make("nav", { "aria-label": "Questions" }, links), main,
+  document.body.append(head(page, writer), nav, main,
     make("footer", { text: "Keys: [ and ] change the question. The file loads nothing from a network." }));
   addEventListener("hashchange", () => {
     select();
