@@ -86,7 +86,7 @@ def _without_rates(rows: Sequence[LogRow], reduces: bool, is_rooted: bool) -> Gu
             return GuessedOp("all_to_all", "the count column and in-place checks")
         if checks == "present":
             return GuessedOp("all_gather", "the count column and in-place checks", ("all_to_all",))
-    return GuessedOp(None)
+    return GuessedOp(None) if rows[0].dtype else GuessedOp(None, others=("all_reduce", "all_gather", "reduce_scatter"))
 
 
 def _in_place_checks(rows: Sequence[LogRow]) -> str:

@@ -19,9 +19,9 @@ PARTS_BYTES = (4 << 20, 8 << 20, 16 << 20, 24 << 20, 32 << 20)
 MAX_DIFFERENCE = 0.01
 #: Two rates need three parts.
 MIN_PARTS = 3
-#: Rounds that are run of a kernel that moves a long message in rounds; two groups of warps take turns, so their number
-#: doubles.
-_ROUNDS = (1, 2, 4)
+#: Of a kernel that moves a long message in rounds, the largest part has at least this many rounds and bytes; the others
+#: are its half and quarter, because two groups of warps take turns at the rounds.
+_ROUNDS, _ROUNDS_BYTES = 4, 32 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,11 +69,17 @@ class Extension:
 def part_sizes(size_bytes: int, round_bytes: int | None) -> tuple[int, ...]:
     """Return the parts of a message to run, in bytes, the smallest first; empty for a message to run whole.
 
+    A message that is not longer than the first three parts together runs whole.
+
     round_bytes: bytes of the whole message that the kernel moves at a time; None: it has no rounds.
     """
-    sizes = PARTS_BYTES if round_bytes is None else tuple(rounds * round_bytes for rounds in _ROUNDS)
-    shorter = tuple(size for size in sizes if size < size_bytes)
-    return shorter if size_bytes > WHOLE_BYTES and len(shorter) >= MIN_PARTS else ()
+    sizes: tuple[int, ...] = PARTS_BYTES
+    if round_bytes is not None:
+        largest = max(_ROUNDS * round_bytes, _ROUNDS_BYTES)
+        sizes = (largest // 4, largest // 2, largest)
+    if size_bytes <= max(WHOLE_BYTES, sum(sizes[:MIN_PARTS])):
+        return ()
+    return tuple(size for size in sizes if size < size_bytes)
 
 
 def extend(size_bytes: int, sizes: Sequence[int], time_at: Callable[[int], int]) -> Extension:
