@@ -16,10 +16,12 @@ from trine.errors import TrineError
 from trine.graph.program import Collective, Job
 from trine.parallel import build, contention
 from trine.parallel.contention import under_pressure
+from trine.parallel.extension import Extension
 from trine.parallel.layer_copies import LayerCopies
 from trine.parallel.pass_copies import PassCopies
 from trine.parallel.program_parts import PassCopy, parts_of
 from trine.parallel.template import ProgramTemplate, make_template
+from trine.parallel.tensor import SplitCollectives
 
 LLAMA, MOE = "model:llama-3.2-1b,layers=4,sequence=256", "model:mixtral-8x7b,layers=4,sequence=256"
 PIPELINE = {"dp": 2, "tp": 2, "pp": 2, "batch": 6, "micro_batch": 1, "schedule": "1f1b"}
@@ -166,3 +168,20 @@ def _contents(template: ProgramTemplate) -> list[Any]:
             value = [(key, task, step._replace(after=())) for key, (task, step) in value.items()]
         contents.append((value.dtype, value.tolist()) if isinstance(value, np.ndarray) else value)
     return contents
+
+
+def test_lazy_steps_and_changes_have_the_hash_of_equal_tuples() -> None:
+    jobs: list[Job] = []
+    trine.simulate(
+        LLAMA + ",gpu=h100-sxm", trine.Plan(**PIPELINE), cluster="dgx-h100", software="none", on_job=jobs.append
+    )
+    for lazy in (jobs[0].programs[0].steps, jobs[0].programs[0].memory):
+        assert not isinstance(lazy, tuple)
+        assert lazy == tuple(lazy)
+        assert hash(lazy) == hash(tuple(lazy))
+
+
+def test_an_extension_that_cannot_set_its_state_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SplitCollectives, "set_layer_state", Extension.set_layer_state)
+    with pytest.raises(NotImplementedError, match="TensorCollectives has a state between layers"):
+        trine.simulate(LLAMA + ",gpu=h100-sxm", trine.Plan(**PIPELINE), cluster="dgx-h100", software="none")
