@@ -114,6 +114,17 @@ def test_groups_of_one_class_share_what_is_known_of_one_of_them(monkeypatch: pyt
     assert [group for group in made if group != tuple(nodes[7])] == [tuple(nodes[0])]
 
 
+def test_kept_examples_of_classes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trine.collectives.nccl.steps.MAX_ANSWERS", 3)
+    cluster = load_cluster("dgx-h100", nodes=1)
+    costs = StepCosts(cluster)
+    groups = [np.array([[0, last]]) for last in range(1, 8)]
+    for group in (*groups, *groups):
+        _, answers = costs.of_groups("send_recv", 1 << 20, group, None)
+        assert answers == [StepCosts(cluster)("send_recv", 1 << 20, tuple(group[0].tolist()), None)]
+        assert len(costs._class_examples) <= 3
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_first_places_and_equal_rows_are_those_of_plain_loops(seed: int) -> None:
     """Dense and sparse values, narrow and wide rows, and many or few equal rows take different ways."""

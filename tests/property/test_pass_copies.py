@@ -16,10 +16,13 @@ from trine.errors import TrineError
 from trine.graph.program import Collective, Job
 from trine.parallel import build, contention
 from trine.parallel.contention import under_pressure
+from trine.parallel.extension import Extension
 from trine.parallel.layer_copies import LayerCopies
 from trine.parallel.pass_copies import PassCopies
 from trine.parallel.program_parts import PassCopy, parts_of
+from trine.parallel.stragglers import Jitter, Stragglers
 from trine.parallel.template import ProgramTemplate, make_template
+from trine.parallel.tensor import SplitCollectives
 
 LLAMA, MOE = "model:llama-3.2-1b,layers=4,sequence=256", "model:mixtral-8x7b,layers=4,sequence=256"
 PIPELINE = {"dp": 2, "tp": 2, "pp": 2, "batch": 6, "micro_batch": 1, "schedule": "1f1b"}
@@ -81,13 +84,22 @@ class Counted:
         monkeypatch.setattr(LayerCopies, "copy", counted_layer)
         monkeypatch.setattr(build, "_of_stages", noted)
 
-    def compare(self, workload: Any, layout: dict[str, Any], software: str) -> int:
-        """Build a job with and without copies, compare all programs, and return the number of copies."""
+    def compare(self, workload: Any, layout: dict[str, Any], software: str, other_gpu: str = "", **options: Any) -> int:
+        """Build a job with and without copies, compare all programs, and return the number of copied passes.
+
+        other_gpu: the model of the GPUs of the second half of the ranks.
+        """
         plan, both = trine.Plan(**layout), []
         cluster = load_cluster("dgx-h100", nodes=-(-plan.num_ranks // 8))
+        if other_gpu:
+            others = set(cluster.gpus[plan.num_ranks // 2 :])
+            devices = [replace(d, gpu=other_gpu) if i in others else d for i, d in enumerate(cluster.devices)]
+            cluster = replace(cluster, devices=tuple(devices))
         for self.allowed in (True, False):
             self.copied = self.copied if both else 0
-            trine.simulate(workload, plan, cluster=cluster, software=software, fold="ranks")
+            self.programs = ()
+            trine.simulate(workload, plan, cluster=cluster, software=software, fold="ranks", **options)
+            assert self.programs
             both.append(self.programs)
         assert both[0] == both[1]
         return self.copied
@@ -99,6 +111,34 @@ def test_copied_passes_are_equal_to_written_ones(name: str, monkeypatch: pytest.
     counted = Counted(monkeypatch)
     assert (counted.compare(trine.load(f"{workload},gpu=h100-sxm"), layout, software) > 0) == is_copied
     assert (counted.layers > 0) == (name not in WITHOUT_LAYERS)
+
+
+TENSOR = {"dp": 2, "tp": 2, "batch": 4, "micro_batch": 1}
+JITTER = Stragglers(jitter=Jitter(distribution="normal", spread=0.1))
+#: Name -> model, layout, software profile, and options. Their layers differ from those of a dense decoder, or their
+#: programs from those of equal GPUs.
+OTHERS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
+    "encoder and decoder": ("t5-base,sequence=128", TENSOR, "pytorch-eager", {}),
+    "windows in half of the layers": ("gemma-2-9b,layers=6,sequence=256", TENSOR, "none", {}),
+    "two kinds of mixers": ("qwen3-next-80b-a3b,layers=8,sequence=256", TENSOR, "none", {}),
+    "casts": ("llama-3.2-1b,layers=4,sequence=256,precision=fp8", TENSOR, "megatron-core", {}),
+    "adapters": ("llama-3.2-1b,layers=4,sequence=256,trainable=lora:16", TENSOR, "none", {}),
+    "layers behind the head": ("deepseek-v3,layers=4,mtp=1,sequence=256", TENSOR, "none", {}),
+    "launches of jitter": ("llama-3.2-1b,layers=4,sequence=64", TENSOR, "pytorch-eager", {"stragglers": JITTER}),
+    "two GPU models": ("llama-3.2-1b,layers=4,sequence=256", TENSOR, "torchtitan", {"other_gpu": "a100-80gb"}),
+    "two sizes of micro-batches": (
+        "llama-3.2-1b,layers=4,sequence=256", {**TENSOR, "batch": 5, "micro_batch": 2, "sequence_parallel": True},
+        "none", {"other_gpu": "a100-80gb"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_copied_layers_of_other_models_and_machines(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, layout, software, options = OTHERS[name]
+    counted = Counted(monkeypatch)
+    counted.compare(trine.load(f"model:{model},gpu=h100-sxm"), layout, software, **options)
+    assert counted.layers
 
 
 @pytest.mark.slow
@@ -166,3 +206,20 @@ def _contents(template: ProgramTemplate) -> list[Any]:
             value = [(key, task, step._replace(after=())) for key, (task, step) in value.items()]
         contents.append((value.dtype, value.tolist()) if isinstance(value, np.ndarray) else value)
     return contents
+
+
+def test_lazy_steps_and_changes_have_the_hash_of_equal_tuples() -> None:
+    jobs: list[Job] = []
+    trine.simulate(
+        LLAMA + ",gpu=h100-sxm", trine.Plan(**PIPELINE), cluster="dgx-h100", software="none", on_job=jobs.append
+    )
+    for lazy in (jobs[0].programs[0].steps, jobs[0].programs[0].memory):
+        assert not isinstance(lazy, tuple)
+        assert lazy == tuple(lazy)
+        assert hash(lazy) == hash(tuple(lazy))
+
+
+def test_an_extension_that_cannot_set_its_state_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SplitCollectives, "set_layer_state", Extension.set_layer_state)
+    with pytest.raises(NotImplementedError, match="TensorCollectives has a state between layers"):
+        trine.simulate(LLAMA + ",gpu=h100-sxm", trine.Plan(**PIPELINE), cluster="dgx-h100", software="none")

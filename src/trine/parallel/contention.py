@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -294,10 +294,12 @@ class _PressureWriter:
         following = None
         for part in reversed(parts_of(program.steps)):
             if isinstance(part, PassCopy):
+                steps = part.source.steps
                 parts.append(replace(part, source=self._pass(part.source, following)))
             else:
+                steps = part
                 parts.append(tuple(self._steps(part, following)))
-            following = _first_operator(part.source.steps if isinstance(part, PassCopy) else part) or following
+            following = next(filter(_is_operator, steps), following)
         return replace(program, steps=join_parts(reversed(parts)))
 
     def _pass(self, source: WrittenPass, following: Compute | None) -> WrittenPass:
@@ -306,8 +308,9 @@ class _PressureWriter:
         Only the steps behind the last operator depend on the operator that follows.
         """
         steps = source.steps
-        ends = (i + 1 for i in range(len(steps) - 1, -1, -1) if _first_operator(steps[i : i + 1]))
-        end = next(ends, 0)
+        end = len(steps)
+        while end and not _is_operator(steps[end - 1]):
+            end -= 1
         behind = tuple(self._steps(steps[end:], following))
         key = id(source), behind
         if key not in self._passes:
@@ -361,9 +364,9 @@ class _PressureWriter:
         return [self.kernels.of_message(self.ranks, peers)]
 
 
-def _first_operator(steps: Sequence[Step]) -> Compute | None:
-    """Return the first step on the compute stream."""
-    return next((step for step in steps if isinstance(step, Compute) and step.stream == COMPUTE_STREAM), None)
+def _is_operator(step: Step) -> TypeGuard[Compute]:
+    """Return whether a step runs on the compute stream."""
+    return isinstance(step, Compute) and step.stream == COMPUTE_STREAM
 
 
 def kernels_of(

@@ -204,7 +204,7 @@ class Extension:
         return False
 
     def layer_state(self, codes: LayerCodes, place: Place) -> Hashable:
-        """Return what this extension remembers between two layers of a pass at ``place``, in codes.
+        """Return what this extension remembers between two layers of a pass at ``place``, in codes; () for nothing.
 
         A layer may be a copy of an equal one that began in the same state (:mod:`trine.parallel.layer_copies`), if all
         extensions override this method. Raises OtherStateError if the next layer may be no copy. The collectives of a
@@ -213,7 +213,12 @@ class Extension:
         raise OtherStateError
 
     def set_layer_state(self, state: Hashable, codes: LayerCodes, place: Place) -> None:
-        """Set what :meth:`layer_state` returned behind the written layer, now behind its copy."""
+        """Set what :meth:`layer_state` returned behind the written layer, now behind its copy.
+
+        Raises NotImplementedError for a state, if the extension does not override this method: it would be lost.
+        """
+        if state != ():
+            raise NotImplementedError(f"{type(self).__name__} has a state between layers, but cannot set it")
 
     def label(self, op: Operator, place: Place) -> Label:
         """Return the label of ``op``, for the steps written on its behalf."""

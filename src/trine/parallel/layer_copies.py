@@ -28,7 +28,7 @@ from trine.parallel.layer_structure import Structure, structures_of
 from trine.parallel.memory import Block
 from trine.parallel.program_parts import new_tuple
 from trine.parallel.schedules import PipelineAction
-from trine.parallel.writer import NO_SLACK
+from trine.parallel.writer import NO_SLACK, is_inexact
 
 #: A layer of fewer runs is written faster than copied.
 MIN_RUNS = 4
@@ -226,7 +226,7 @@ class LayerCopies:
         writer, memory, thread = self._writer, self._memory, self._writer.thread
         codes = LayerCodes(len(writer.steps), layer.names)
         before = writer.last_compute_and_waits()
-        if not writer.last_compute() or _is_inexact(thread.count):
+        if not writer.last_compute() or is_inexact(thread.count):
             raise OtherStateError
         live_blocks = memory.live(place.microbatch)
         live = tuple([live_blocks.get(storage) for storage in layer.storages])
@@ -274,7 +274,7 @@ class LayerCopies:
         counts = []
         for count, operator in list(zip(thread.counts, thread.operators, strict=True))[begin.num_counts :]:
             counts.append((count - begin.launches, code(operator)))
-        if any(_is_inexact(count) for count in (thread.count - begin.launches, *(count for count, _ in counts))):
+        if any(is_inexact(count) for count in (thread.count - begin.launches, *(count for count, _ in counts))):
             raise OtherStateError
         return _WrittenLayer(
             steps=tuple(steps), labels=tuple(labels), last=code(before[0]), waits=tuple(map(code, before[1:])),
@@ -434,8 +434,3 @@ def _only(places: list[int]) -> int:
     if len(places) != 1:
         raise OtherStateError
     return places[0]
-
-
-def _is_inexact(count: float) -> bool:
-    """Return whether sums with ``count`` may depend on their order."""
-    return bool(count * 1024 % 1)

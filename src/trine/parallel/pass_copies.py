@@ -26,7 +26,7 @@ from trine.parallel.layer_codes import OtherStateError
 from trine.parallel.memory import Block
 from trine.parallel.program_parts import NUM_COLUMNS, WrittenPass, new_tuple, table_of
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, PipelineAction
-from trine.parallel.writer import LaunchThread
+from trine.parallel.writer import LaunchThread, is_inexact
 
 
 class _Begin(NamedTuple):
@@ -184,7 +184,7 @@ class PassCopies:
         last = writer.last_compute()
         if not is_whole or not last or not self._forgets() or last[0] <= max(writer.last_of_step(), default=-1):
             return None  # the first gathers of a step wait for the step before
-        if _is_inexact(thread.count):
+        if is_inexact(thread.count):
             return None
         known = (*writer.last_compute_and_waits(), *thread.waits, *writer.sent[-1:])
         outside = tuple(dict.fromkeys(known))
@@ -281,17 +281,12 @@ def _launches(begin: _Begin, thread: LaunchThread) -> _Launches:
     first = next((i for i, step in enumerate(thread.operators) if step >= begin.step), len(thread.operators))
     start = 0.0 if synchronises else begin.launches
     counts = [count - start for count in (thread.count, *thread.counts[first:])]
-    if any(map(_is_inexact, counts)):
+    if any(map(is_inexact, counts)):
         raise OtherStateError
     return _Launches(
         thread.unwritten_ps, thread.ahead_ps, thread.takes_waits, tuple(map(begin.step_code, thread.waits)),
         synchronises, counts[0], tuple(counts[1:]), tuple(map(begin.step_code, thread.operators[first:])),
     )  # fmt: skip
-
-
-def _is_inexact(count: float) -> bool:
-    """Return whether sums with ``count`` may depend on their order."""
-    return bool(count * 1024 % 1)
 
 
 def _continue(begin: _Begin, numbers: list[int], thread: LaunchThread, after: _Launches) -> None:

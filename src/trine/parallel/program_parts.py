@@ -254,7 +254,7 @@ class MemoryChanges(Sequence[MemoryChange]):
         return tuple(self) == tuple(other) if isinstance(other, MemoryChanges | tuple) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self.table.tobytes())
+        return hash(tuple(self))  # equal to the hash of an equal tuple
 
 
 def memory_table(changes: Sequence[MemoryChange]) -> Int64:

@@ -55,6 +55,11 @@ class LaunchQueue(NamedTuple):
         return written if leaves_out else self.waits_from
 
 
+def is_inexact(count: float) -> bool:
+    """Return whether sums with ``count`` launches may depend on their order."""
+    return bool(count * 1024 % 1)
+
+
 class LaunchThread:
     """The writer of the launches of one rank program; appends them to ``steps``.
 

@@ -110,9 +110,10 @@ class LayoutScreen:
         Where layers wait for gathers or copies, the micro-batch must be equal: a wait has the same length in each
         micro-batch, so that the step of a smaller one was estimated up to 77 % too short (deepseek-v3 with FSDP).
         """
+        if self.is_calibrated(layout):
+            return True
         close = self._close(layout)
-        is_close = close is not None and (not layers_wait(layout) or close.micro_batch == layout.micro_batch)
-        return form_of(layout) in self._exact or is_close
+        return close is not None and (not layers_wait(layout) or close.micro_batch == layout.micro_batch)
 
     def is_close(self, layout: Layout) -> bool:
         """Return whether a form that differs in recomputation, dp or micro-batch was calibrated."""

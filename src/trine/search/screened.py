@@ -42,7 +42,8 @@ _ROUGHLY_KNOWN = (None, "1f1b", "interleaved", "gpipe")
 #: A probe has the clock of a long step. The clock of a shorter step raises no speed by more than this, as a share of
 #: the time.
 FASTER_CLOCK = 0.97
-#: Forms that the screen calibrates, at most; further ones with the micro-batch of layouts whose layers wait.
+#: Forms that the screen calibrates, at most. Where layers wait, each micro-batch is a form: up to the second number, if
+#: a form with another micro-batch is known.
 MAX_FORMS, MAX_IF_WAITING = 20, 32
 #: Layouts to simulate, at most: in search of the best, while fewer fit than asked for, and while none fits.
 MOST, MAX_IF_FEW, MAX_IF_NONE = 8, 24, 64

@@ -46,7 +46,7 @@ MAX_SIMULATED = 64
 #: Groups of at least ``FEW_STEPS_FROM`` ranks may get a schedule with fewer steps, if the usual one takes more than
 #: ``MUCH_SLOWER`` times the library's time.
 FEW_STEPS_FROM, MUCH_SLOWER = 32, 1.5
-#: Answers kept for further runs on one machine.
+#: Answers, and examples of classes, kept for further runs on one machine.
 MAX_ANSWERS = 20_000
 #: Classes of groups found by comparing all groups with one of them.
 MAX_COMPARED = 16
@@ -197,6 +197,8 @@ class StepCosts:
         """Return the first known group of the class ``name``, ``group`` itself if there is none."""
         key = len(group), name
         if key not in self._class_examples:
+            if len(self._class_examples) >= MAX_ANSWERS:
+                self._class_examples.clear()
             self._class_examples[key] = tuple(group.tolist())
         return self._class_examples[key]
 
@@ -566,15 +568,15 @@ def _order_of(rows: Int64) -> Int64:
 def first_places(rows: Int64) -> Int64:
     """Return int64, shaped like ``rows`` (2-D, from -1): for each entry, the first position of its value in that row.
 
-    In a table of rows and values, the last write to a place wins, so the entries are written backwards. Sparse tables
-    would be large: there the values are sorted.
+    A table of rows and values takes the least position of each value. Sparse tables would be large: there the values
+    are sorted.
     """
     size = int(rows.max(initial=0)) + 2
     key = (np.arange(len(rows))[:, None] * size + rows + 1).ravel()
     position = np.broadcast_to(np.arange(rows.shape[1]), rows.shape)
     if len(rows) * size <= MAX_TABLE * rows.size:
-        table = np.empty(len(rows) * size, np.int64)
-        table[key[::-1]] = position.ravel()[::-1]
+        table = np.full(len(rows) * size, rows.shape[1], np.int64)
+        np.minimum.at(table, key, position.ravel())
         return np.asarray(table[key].reshape(rows.shape))
     if rows.shape[1] <= NARROW:
         places = position.copy()
