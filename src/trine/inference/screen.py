@@ -171,7 +171,7 @@ def _part_row(answer: ServingNumbers, part: StepPart) -> tuple[str, ...]:
 
 
 def _warnings(answer: ServingNumbers) -> list[str]:
-    found = [answer.context_warning] if answer.context_warning else []
+    found = [warning for warning in (answer.weights_warning, answer.context_warning) if warning]
     if not answer.queues:
         return found
     limit = _memory_words(answer, answer.limit)

@@ -47,7 +47,19 @@ def test_weights_in_integers_are_named_as_an_assumption():
     assert not has_precision("integers")
     answer = trine.infer("kimi-k2.5", "hgx-b200", tp=16, input_tokens=64, output_tokens=8, concurrency=1)
     assert any(note.startswith("the weights are stored as integers") for note in answer.notes)
+    assert "--precision mxfp4" in answer.weights_warning
+    assert "stored as integers" in " ".join(answer.summary().split())
     chosen = trine.infer(
         "kimi-k2.5", "hgx-b200", tp=8, input_tokens=64, output_tokens=8, concurrency=1, precision="mxfp4"
     )
     assert not any("stored as integers" in note for note in chosen.notes)
+
+
+def test_a_dense_model_in_integers_names_a_precision_that_it_can_have(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**SIZES, "quantization_config": {"quant_method": "awq", "bits": 4}}))
+    answer = trine.infer(path, "dgx-h100", input_tokens=64, output_tokens=8, concurrency=1)
+    assert "--precision fp8 has 8 bits" in answer.weights_warning
+    eight = trine.infer(str(path), "dgx-h100", input_tokens=64, output_tokens=8, concurrency=1, precision="fp8")
+    assert not eight.weights_warning
+    assert eight.weights_bytes < answer.weights_bytes
