@@ -25,7 +25,7 @@ def test_a_steady_rate_gives_the_exact_time_from_three_parts():
     assert asked == [4 * MIB, 8 * MIB, 16 * MIB]
     assert found.time_ps == time_at(168 * MIB)
     assert found.difference == 0
-    assert found.words == "extended from 16M; the rates of its last two parts differ by 0.0 %"
+    assert found.words == "extended from 16 MiB; the rates of its last two parts differ by 0.0 %"
 
 
 def test_parts_follow_until_the_rate_is_steady():

@@ -220,6 +220,8 @@ def test_a_long_message_is_extended_from_its_parts(model, zoomed, monkeypatch):
     assert sum(cause.time_ps for cause in found.causes) == found.difference_ps
     assert found.effect.change_ps == round(found.effect.count * found.difference_ps * found.effect.exposed_share)
     assert found.extension.words in found.summary().replace("\n" + " " * 14, " ")
+    assert "(it runs the whole message" in found.summary()
+    assert "(it runs the whole message" not in whole.summary()
     assert found.document()["extension"]["parts"][-1]["bytes"] == 3 * size // 4
     assert found.document()["same_extension"] == found.same_extension.words
     assert (whole.document()["extension"], whole.document()["same_extension"]) == (None, None)
