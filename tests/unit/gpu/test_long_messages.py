@@ -39,10 +39,7 @@ def test_an_unsteady_rate_is_stated():
     times = {4: 100, 8: 200, 16: 600}
     found = extend(100 * MIB, [size * MIB for size in times], lambda size: times[size // MIB] * MIB)
     assert found.difference == pytest.approx(1.0)
-    assert "100.0 % more time per byte than the one before, so the whole message may take longer" in found.words
-    falling = {4: 100, 8: 200, 16: 380}
-    found = extend(100 * MIB, [size * MIB for size in falling], lambda size: falling[size // MIB] * MIB)
-    assert "10.0 % less time per byte than the one before, so the whole message may take less" in found.words
+    assert found.words.endswith("the rate is not yet steady: the rates of its last two parts differ by 100.0 %")
 
 
 def test_short_messages_run_whole():

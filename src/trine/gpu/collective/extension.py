@@ -63,14 +63,10 @@ class Extension:
     def words(self) -> str:
         """The size that was run, and how far the rate is from steady."""
         largest = format_bytes(self.parts[-1].size_bytes)
-        change = f"{100 * abs(self.difference):.1f} %"
+        change = f"the rates of its last two parts differ by {100 * abs(self.difference):.1f} %"
         if abs(self.difference) <= MAX_DIFFERENCE:
-            return f"extended from {largest}; the rates of its last two parts differ by {change}"
-        side, likely = ("less", "less") if self.difference < 0 else ("more", "longer")
-        return (
-            f"extended from {largest}, where the rate is not yet steady: the last part takes {change} {side} time per "
-            f"byte than the one before, so the whole message may take {likely}"
-        )
+            return f"extended from {largest}; {change}"
+        return f"extended from {largest}, where the rate is not yet steady: {change}"
 
 
 def part_sizes(size_bytes: int, round_bytes: int | None) -> tuple[int, ...]:
