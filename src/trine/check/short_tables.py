@@ -96,8 +96,15 @@ def read_short_table(text: str) -> ShortTable | None:
         _check_units(header.columns)
         found = _rows(lines[number + 1 :], header)
         if any(row.out_of_place is not None for row in found.rows):
-            return ShortTable(found.rows, (*_assumed(header.columns), *found.notes))
+            further = _further_tables(lines[number + 1 :])
+            return ShortTable(found.rows, (*_assumed(header.columns), *found.notes, *further))
     return None
+
+
+def _further_tables(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return a note if further tables follow."""
+    num_further = sum(_header(line) is not None for line in lines)
+    return (f"only the first of {num_further + 1} tables is read",) if num_further else ()
 
 
 def _separator(line: str) -> str:

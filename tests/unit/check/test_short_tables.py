@@ -146,6 +146,13 @@ def test_a_given_collective_keeps_the_guesses_of_units(tmp_path: Path) -> None:
     assert notes == ("guess: times are microseconds: the header names no unit",)
 
 
+def test_further_tables_are_noted(tmp_path: Path) -> None:
+    text = lines("size,time_us", "{s},{t}")
+    found = read(tmp_path, f"{text}\n{text}", "all_reduce")
+    assert len(found.rows) == len(POINTS)
+    assert found.notes == ("only the first of 2 tables is read",)
+
+
 def test_a_row_without_a_result_does_not_end_the_table(tmp_path: Path) -> None:
     head, first, *rest = lines("size,busbw", "{s},{b:.2f}").splitlines()
     found = read(tmp_path, "\n".join([head, first, "4M,N/A", "# pause", *rest]), "all_reduce")
