@@ -237,7 +237,8 @@ def read_runs(path: str | os.PathLike[str]) -> list[NcclLog]:
     if not runs and (foreign := foreign_file(text, LOG) or foreign_file(_start_of(path), LOG)) is not None:
         raise InputError(foreign, file=path)
     is_short = not runs and not has_header
-    if is_short and (short := read_short_table("\n".join(lines))) is not None:
+    short = _short_table(lines, path) if is_short else None
+    if short is not None:
         return [_from_short_table(short, str(path))]
     if strange is not None and not has_header:
         message = f"has the columns {strange!r}, which are not those of nccl-tests or rccl-tests"
@@ -247,10 +248,17 @@ def read_runs(path: str | os.PathLike[str]) -> list[NcclLog]:
     return runs
 
 
+def _short_table(lines: Sequence[str], path: str | os.PathLike[str]) -> ShortTable | None:
+    try:
+        return read_short_table("\n".join(lines))
+    except InputError as error:
+        raise InputError(error.problem, file=path) from None
+
+
 def _from_short_table(table: ShortTable, path: str) -> NcclLog:
     """Return the run of a table with a size and a result per line."""
     run = _finished(_Draft(rows=list(table.rows)), path)
-    return replace(run, notes=(*table.assumed, *run.notes))
+    return replace(run, notes=(*table.notes, *run.notes))
 
 
 def _start_of(path: str | os.PathLike[str]) -> str:
@@ -264,7 +272,8 @@ def _no_rows(text: str) -> str:
         return "is empty: the test printed nothing, or its output went elsewhere"
     row = "size, count, type[, redop[, root]], then time, algbw, busbw and #wrong once or twice"
     example = "'1048576 262144 float sum -1 26.62 39.39 68.93 0 ...'"
-    return f"no row of nccl-tests or rccl-tests found; a row is {row}, such as {example}"
+    short = "a header such as 'size,time_us' makes a size and one result enough"
+    return f"no row of nccl-tests or rccl-tests found; a row is {row}, such as {example}; {short}"
 
 
 def _joined_sweeps(drafts: Sequence[_Draft]) -> list[_Draft]:
@@ -627,6 +636,11 @@ def _without_guess(notes: Sequence[str]) -> tuple[str, ...]:
     return tuple(note for note in notes if not note.startswith("guess: the collective"))
 
 
+def _without_ranks(notes: Sequence[str]) -> tuple[str, ...]:
+    """Return notes without guesses of the number of ranks."""
+    return tuple(note for note in notes if not (note.startswith("guess: ") and "ranks" in note))
+
+
 def _as_given(run: NcclLog, op: str) -> NcclLog:
     """Return a run as a run of ``op``; without device lines its ranks follow from busbw / algbw of that collective."""
     notes = _without_guess(run.notes)
@@ -635,7 +649,7 @@ def _as_given(run: NcclLog, op: str) -> NcclLog:
     if "device lines" in run.ranks_from:
         return replace(run, op=op, op_from=GIVEN, notes=notes)
     counts = _count_ranks(_Draft(rows=list(run.rows), threads_gpus=(1, run.in_process)), op, RateUnits())
-    notes = tuple(note for note in notes if not note.startswith("guess: "))
+    notes = _without_ranks(notes)
     return replace(
         run, op=op, op_from=GIVEN, num_ranks=counts.estimate, fewest_ranks=counts.fewest, most_ranks=counts.most,
         ranks_from=counts.source, notes=(*notes, *([counts.note] if counts.note else [])),
@@ -647,7 +661,7 @@ def with_ranks(run: NcclLog, num_ranks: int) -> NcclLog:
     if run.num_ranks == num_ranks:
         return run
     is_sure = run.num_ranks is not None and (run.fewest_ranks, run.most_ranks) == (run.num_ranks, run.num_ranks)
-    notes = tuple(note for note in run.notes if not (note.startswith("guess: ") and "ranks" in note))
+    notes = _without_ranks(run.notes)
     if is_sure:
         notes = (*notes, f"the log shows {run.num_ranks} ranks ({run.ranks_from}); --gpus {num_ranks} overrules it")
     return replace(

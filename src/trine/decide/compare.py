@@ -170,7 +170,7 @@ class Comparison(Report):
             closing=(
                 *([("note", note)] if note else []),
                 ("first input", self._first),
-                ("next", "--details (all terms and inputs); --json"),
+                ("next", "--details (all terms and inputs); --plot FILE; --json FILE"),
             ),
         ).text()  # fmt: skip
 

@@ -205,7 +205,7 @@ class MachineSearch:
 
     def _try(self, count: int) -> _Try:
         if count not in self._tried:
-            announce_stage(f"{self._cluster}: layouts of {count:,} GPUs")
+            announce_stage(f"{self._cluster}: layouts of {gpus_words(count)}")
             self._tried[count] = self._new_try(count)
         return self._tried[count]
 

@@ -43,7 +43,7 @@ def draw_terms(heading: str, names: tuple[str, str], terms: Sequence[Term]) -> A
     axes.invert_yaxis()
     axes.margins(x=0.12)
     axes.set_xlim(left=0)
-    axes.set_xlabel(f"time ({scale.words}); the number is the second less the first")
+    axes.set_xlabel(f"time ({scale.words}); numbers: B - A")
     write_in_full(axes.xaxis)
     title(axes, heading)
     tidy(axes, "x")

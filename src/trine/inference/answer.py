@@ -50,7 +50,8 @@ class ServingAnswer(ServingNumbers, Report):
         found["decode_parts"] = [asdict(part) for part in self.decode_parts]
         found["prefill_parts"] = [asdict(part) for part in self.prefill_parts]
         found["evidence"] = [asdict(each) for each in self.evidence]
-        found["notes"] = list(self.notes)
+        found["warnings"] = screen.warnings(self)
+        found["notes"] = list(screen.assumptions(self))
         found["not_modelled"] = list(self.not_modelled)
         return found
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _MAX_LOADS = 12
 #: Smallest distance of two labels, as a share of an axis.
 _LABEL_ROOM = 0.04
+#: End of an axis over its largest value, with room for a label.
+_HEADROOM = 1.1
 
 
 def load_curve(answer: ServingAnswer) -> list[ServingAnswer]:
@@ -88,9 +90,9 @@ def _draw_loads(axes: Any, answer: ServingAnswer, curve: Sequence[ServingAnswer]
     for each, point in _labelled(curve, points):
         axes.annotate(f"{each.requests:,}", point, xytext=(4, 5), textcoords="offset points", fontsize=7)
     axes.plot(*_point(answer), "*", markersize=14, color=COLOURS[3], label=f"{what}: {answer.requests:,}")
-    axes.margins(x=0.08, y=0.1)
-    axes.set_xlim(left=0)
-    axes.set_ylim(bottom=0)
+    rightmost, highest = _largest([*points, _point(answer)])
+    axes.set_xlim(0, _HEADROOM * rightmost)
+    axes.set_ylim(0, _HEADROOM * highest)
     write_in_full(axes.xaxis)
     write_in_full(axes.yaxis)
     axes.set_xlabel("latency of a prompt (ms)" if is_prefill else "tokens per second of one user")
@@ -104,12 +106,17 @@ def _labelled(
     curve: Sequence[ServingAnswer], points: Sequence[tuple[float, float]]
 ) -> Iterator[tuple[ServingAnswer, tuple[float, float]]]:
     """Yield the points with room for a label: those far enough from the labelled one before."""
-    widths = [max(point[axis] for point in points) * _LABEL_ROOM for axis in (0, 1)]
+    widths = [largest * _LABEL_ROOM for largest in _largest(points)]
     last: tuple[float, float] | None = None
     for each, point in zip(curve, points, strict=True):
         if last is None or any(abs(point[axis] - last[axis]) >= widths[axis] for axis in (0, 1)):
             last = point
             yield each, point
+
+
+def _largest(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the largest value on each axis."""
+    return max(x for x, _ in points), max(y for _, y in points)
 
 
 def _point(answer: ServingAnswer) -> tuple[float, float]:

@@ -73,6 +73,19 @@ def _kept_words(deployment: Deployment) -> str:
     return f"KV cache in {deployment.kv}, blocks of {deployment.engine.block_tokens} tokens"
 
 
+def weights_warning(job: ServingJob, deployment: Deployment) -> str:
+    """Return a warning if the weights are stored in a form without a precision in trine, else an empty text."""
+    stored = deployment.model.stored
+    if job.precision or has_precision(stored):
+        return ""
+    nearer = "--precision mxfp4 has experts in 4.25 bits" if _has_experts(deployment) else "--precision fp8 has 8 bits"
+    return f"the weights are stored as {stored}, for which trine has no kernels: 16 bits assumed; {nearer}"
+
+
+def _has_experts(deployment: Deployment) -> bool:
+    return any(isinstance(layer.feed_forward, Mixture) for layer in deployment.model.layers)
+
+
 def notes_of(job: ServingJob, deployment: Deployment, limits: Limits) -> tuple[str, ...]:
     """Return the assumptions as sentences."""
     engine = deployment.engine
@@ -104,7 +117,7 @@ def notes_of(job: ServingJob, deployment: Deployment, limits: Limits) -> tuple[s
         found.append("the KV cache of a prompt arrives while other requests decode; its transfer is not in TPOT")
     if engine.batching == "whole-prompts":
         found.append("the limit of tokens per step is raised, if needed, so that one prompt fits beside all decodes")
-    if any(isinstance(layer.feed_forward, Mixture) for layer in deployment.model.layers):
+    if _has_experts(deployment):
         found.append("tokens choose experts by a power law with exponent 1.01, as in the measurements")
     if any(isinstance(layer.mixer, CompressedAttention) for layer in deployment.model.layers):
         found.append("compressed attention takes the time of latent attention with the same number of keys")
@@ -113,11 +126,8 @@ def notes_of(job: ServingJob, deployment: Deployment, limits: Limits) -> tuple[s
             f"{job.speculation.drafts} drafts a step, each accepted with probability {job.speculation.acceptance:g}: "
             f"{job.speculation.tokens_per_step:.2f} tokens a step; a draft costs one layer and the head"
         )
-    if not job.precision and not has_precision(deployment.model.stored):
-        found.append(
-            f"the weights are stored as {deployment.model.stored}, for which trine has no kernels: 16 bits assumed; "
-            "--precision mxfp4 has experts in 4.25 bits"
-        )
+    if warning := weights_warning(job, deployment):
+        found.append(warning)
     model, tokens = deployment.model, job.input_tokens + job.output_tokens
     if warning := context_warning(model.name, model.max_context, tokens):
         found.append(warning)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 
 from trine.cluster import Cluster, load_cluster
@@ -36,9 +37,9 @@ def resolve(job: ServingJob) -> Deployment:
     )  # fmt: skip
 
 
-def served_model(model: Architecture | str) -> Architecture:
+def served_model(model: Architecture | str | os.PathLike[str]) -> Architecture:
     """Return a model by its name or path. Raises InputError if it generates no tokens."""
-    return model if isinstance(model, Architecture) else _named_model(model)
+    return model if isinstance(model, Architecture) else _named_model(os.fspath(model))
 
 
 def check_model(model: Architecture, layout: ServingLayout, precision: str) -> None:

@@ -51,7 +51,8 @@ class ServingNumbers:
     decode_step_s: in the middle of the output, without prefill. prefill_s: of one prompt alone. kv_bytes_per_token: on
     one GPU, beyond all windows; kv_capacity_tokens: of one attention replica, 0 if no token adds to the cache.
     largest_concurrency: requests of this length that fit at a time, over all replicas. max_context_tokens: longest
-    context of the model, 0 if unknown. bound: what limits a decode
+    context of the model, 0 if unknown. weights_warning: if the weights are stored in a form without a precision in
+    trine, else empty. bound: what limits a decode
     step: ``weights``, ``KV cache``, ``compute``, ``communication``, ``small kernels`` or ``CPU``. power_w: of all GPUs,
     None if unknown. dollars_per_gpu_hour: None without a price. stack: the calibration, None for a blind answer.
     all_reduce: at both levels with ``fidelity`` ``loadstore``, otherwise None.
@@ -88,6 +89,7 @@ class ServingNumbers:
     kv_capacity_tokens: int
     largest_concurrency: int
     max_context_tokens: int = 0
+    weights_warning: str = ""
     power_w: float | None = None
     dollars_per_gpu_hour: float | None = None
     stack: Stack | None = None

@@ -48,7 +48,7 @@ def first_screen(answer: ServingNumbers) -> Screen:
         question=_question(answer),
         numbers=_numbers(answer),
         listings=[Listing(title=step_title(answer), rows=[_part_row(answer, part) for part in shown_parts(answer)])],
-        warnings=_warnings(answer),
+        warnings=warnings(answer),
         closing=_closing(answer),
     )
 
@@ -170,8 +170,15 @@ def _part_row(answer: ServingNumbers, part: StepPart) -> tuple[str, ...]:
     return name, seconds_words(part.seconds), f"{part.share:.0%}"
 
 
-def _warnings(answer: ServingNumbers) -> list[str]:
-    found = [answer.context_warning] if answer.context_warning else []
+def assumptions(answer: ServingNumbers) -> tuple[str, ...]:
+    """Return the notes that are no warnings."""
+    shown = warnings(answer)
+    return tuple(note for note in answer.notes if note not in shown)
+
+
+def warnings(answer: ServingNumbers) -> list[str]:
+    """Return what to read before the numbers: weights without a precision, long requests, requests that queue."""
+    found = [warning for warning in (answer.weights_warning, answer.context_warning) if warning]
     if not answer.queues:
         return found
     limit = _memory_words(answer, answer.limit)
@@ -215,7 +222,8 @@ def details(answer: ServingNumbers) -> str:
     lines += ["", "evidence"]
     for each in answer.evidence:
         lines += wrapped_at(f"  {each.kind}", f"{each.what}: {each.detail}", _COLUMN + 2)
-    lines += _paragraphs("assumptions", answer.notes) + _paragraphs("not modelled", answer.not_modelled)
+    lines += _paragraphs("warnings", tuple(warnings(answer)))
+    lines += _paragraphs("assumptions", assumptions(answer)) + _paragraphs("not modelled", answer.not_modelled)
     return "\n".join(lines)
 
 

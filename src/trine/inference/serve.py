@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from trine.compute.tables.machine import is_foreign, peak_of, runs
 from trine.errors import InputError
 from trine.inference.answer import ServingAnswer
-from trine.inference.basis import NOT_MODELLED, evidence_of, notes_of
+from trine.inference.basis import NOT_MODELLED, evidence_of, notes_of, weights_warning
 from trine.inference.deployment import resolve, step_timer
 from trine.inference.engines import EngineProfile
 from trine.inference.job import ServingJob
@@ -178,6 +178,7 @@ class _Service:
             activations_bytes=self.limits.memory.activations_bytes, kv_bytes=self.limits.memory.kv_bytes,
             kv_bytes_per_token=kv_bytes_per_token(self.deployment), kv_capacity_tokens=self.limits.capacity_tokens,
             largest_concurrency=fitting, max_context_tokens=self.deployment.model.max_context,
+            weights_warning=weights_warning(job, self.deployment),
             power_w=None if power is None else gpus * power * power_shares().computing,
             dollars_per_gpu_hour=dollars_per_gpu_hour, evidence=evidence_of(self.deployment, self.timer),
             notes=notes_of(job, self.deployment, self.limits), not_modelled=NOT_MODELLED,

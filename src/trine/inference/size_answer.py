@@ -10,7 +10,7 @@ from trine.common.evidence import Evidence
 from trine.inference.basis import NOT_MODELLED
 from trine.inference.plan_answer import goal_words, layout_words, point_words
 from trine.inference.point_search import LatencyLimits
-from trine.inference.screen import number_words, seconds_words
+from trine.inference.screen import gpus_words, number_words, seconds_words
 from trine.inference.serving_goal import ServingGoal
 from trine.inference.serving_points import ServingPoint
 from trine.results.report import Report, Row, Table
@@ -119,7 +119,7 @@ class ServingSize(Report):
 
     @property
     def _answer(self) -> str:
-        return f"{self.best.total_gpus:,} GPUs of {self.machines[0].cluster}"
+        return f"{gpus_words(self.best.total_gpus)} of {self.machines[0].cluster}"
 
     @property
     def _order(self) -> str:

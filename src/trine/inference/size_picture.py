@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from trine.inference.screen import number_words
+from trine.inference.screen import gpus_words, number_words
 from trine.results.axes import heading, tidy, write_in_full
 from trine.results.picture import COLOURS, subplots
 
@@ -20,8 +20,9 @@ def draw_size(title: str, machines: Sequence[ServedMachine]) -> Any:
     columns = 2 if has_price else 1
     figure, axes = subplots(1, columns, figsize=(7.5 * columns, height), squeeze=False)
     counts = [float(each.num_gpus) for each in machines]
-    layouts = [f"{each.num_gpus:,} GPUs: {each.deployment}" for each in machines]
+    layouts = [f"{gpus_words(each.num_gpus)}: {each.deployment}" for each in machines]
     _draw_bars(axes[0][0], counts, layouts, [each.cluster for each in machines])
+    axes[0][0].xaxis.get_major_locator().set_params(integer=True)
     axes[0][0].set_xlabel("GPUs")
     if has_price:
         dollars = [each.dollars_per_million_tokens or 0.0 for each in machines]

@@ -90,6 +90,76 @@ def test_units_that_no_header_states_are_marked_as_guesses(tmp_path: Path) -> No
     assert not [note for note in stated if "names no unit" in note]
 
 
+@pytest.mark.parametrize(
+    ("head", "form"),
+    [
+        ("size,time_us", "{s},{whole}"),
+        ("size;time_us", '"{s:,}";{whole}'),
+        ("size,time_us", '"{s:,}",{whole}'),
+        ("size (KiB),time (seconds)", "{kib},{seconds:.6f}"),
+        ("size_kb,latency_sec", "{kib},{seconds:.6f}"),
+        ("size,time (\u00b5s)", "{s},{whole}"),
+    ],
+)
+def test_whole_times_and_written_out_units_are_read(tmp_path: Path, head: str, form: str) -> None:
+    made = [head]
+    for size, time in POINTS:
+        made.append(form.format(s=size, whole=round(time), kib=size >> 10, seconds=round(time) / 1e6))
+    found = read(tmp_path, "\n".join(made), "all_reduce")
+    assert [row.size_bytes for row in found.rows] == [size for size, _ in POINTS]
+    assert times_us(found) == pytest.approx([round(time) for _, time in POINTS])
+    assert found.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("unit", "bytes_per_s"),
+    [
+        ("B/s", 1.0), ("kB/s", 1e3), ("MB/s", 1e6), ("MiB/s", 2**20), ("GB/s", 1e9), ("GBps", 1e9), ("GB/sec", 1e9),
+        ("gb/s", 1e9), ("Mb/s", 1e6 / 8), ("Mbps", 1e6 / 8), ("Mbit/s", 1e6 / 8), ("Gb/s", 1e9 / 8),
+        ("gbit/s", 1e9 / 8), ("TB/s", 1e12),
+    ],
+)  # fmt: skip
+def test_bandwidths_have_their_unit(tmp_path: Path, unit: str, bytes_per_s: float) -> None:
+    found = read(tmp_path, f"size,busbw ({unit})\n8M,{200e9 / bytes_per_s:.6f}\n", "all_reduce")
+    result = found.rows[0].out_of_place
+    assert result is not None
+    assert result.busbw_bytes_per_s == pytest.approx(200e9)
+    assert bool(found.notes) == (unit == "gb/s")  # small letters: bytes or bits
+
+
+@pytest.mark.parametrize(
+    ("head", "needed"),
+    [
+        ("size (elements),time_us", "write B, KiB"),
+        ("size,time (days)", "write ns, us"),
+        ("size,busbw (%)", "write GB/s"),
+    ],
+)
+def test_an_unknown_unit_is_refused_with_those_to_write(tmp_path: Path, head: str, needed: str) -> None:
+    with pytest.raises(InputError, match=needed) as refused:
+        read(tmp_path, f"{head}\n1048576,40\n", "all_reduce")
+    assert refused.value.file == str(tmp_path / "log.txt")
+
+
+def test_a_given_collective_keeps_the_guesses_of_units(tmp_path: Path) -> None:
+    notes = read(tmp_path, lines("size,time", "{s},{t}"), "all_reduce").notes
+    assert notes == ("guess: times are microseconds: the header names no unit",)
+
+
+def test_further_tables_are_noted(tmp_path: Path) -> None:
+    text = lines("size,time_us", "{s},{t}")
+    found = read(tmp_path, f"{text}\n{text}", "all_reduce")
+    assert len(found.rows) == len(POINTS)
+    assert found.notes == ("only the first of 2 tables is read",)
+
+
+def test_a_row_without_a_result_does_not_end_the_table(tmp_path: Path) -> None:
+    head, first, *rest = lines("size,busbw", "{s},{b:.2f}").splitlines()
+    found = read(tmp_path, "\n".join([head, first, "4M,N/A", "# pause", *rest]), "all_reduce")
+    assert [row.size_bytes for row in found.rows if row.out_of_place] == [size for size, _ in POINTS]
+    assert "1 line without a size in the table: left out" in found.notes
+
+
 def test_a_size_without_a_bandwidth_is_left_out_with_a_note(tmp_path: Path) -> None:
     head, *rows = lines("size,busbw", "{s},{b:.2f}").splitlines()
     text = "\n".join([head, "8,0.00", *rows])

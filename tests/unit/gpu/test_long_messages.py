@@ -25,7 +25,7 @@ def test_a_steady_rate_gives_the_exact_time_from_three_parts():
     assert asked == [4 * MIB, 8 * MIB, 16 * MIB]
     assert found.time_ps == time_at(168 * MIB)
     assert found.difference == 0
-    assert found.words == "extended from 16M; the rates of its last two parts differ by 0.0 %"
+    assert found.words == "extended from 16 MiB; the rates of its last two parts differ by 0.0 %"
 
 
 def test_parts_follow_until_the_rate_is_steady():
@@ -39,7 +39,7 @@ def test_an_unsteady_rate_is_stated():
     times = {4: 100, 8: 200, 16: 600}
     found = extend(100 * MIB, [size * MIB for size in times], lambda size: times[size // MIB] * MIB)
     assert found.difference == pytest.approx(1.0)
-    assert found.words.endswith("differ by 100.0 %")
+    assert found.words.endswith("the rate is not yet steady: the rates of its last two parts differ by 100.0 %")
 
 
 def test_short_messages_run_whole():

@@ -218,7 +218,9 @@ def test_a_long_message_is_extended_from_its_parts(model, zoomed, monkeypatch):
     assert found.loadstore_with_wait_ps - found.loadstore_ps == whole.detail.time_ps - whole.detail.after_last_ps
     assert sum(cause.time_ps for cause in found.causes) == found.difference_ps
     assert found.effect.change_ps == round(found.effect.count * found.difference_ps * found.effect.exposed_share)
-    assert found.extension.words in found.summary().replace("\n" + " " * 14, " ")
+    assert found.extension.words in " ".join(found.summary().split())
+    assert "(it runs the whole message" in found.summary()
+    assert "(it runs the whole message" not in whole.summary()
     assert found.document()["extension"]["parts"][-1]["bytes"] == size // 2
     assert found.document()["same_extension"] == found.same_extension.words
     assert (whole.document()["extension"], whole.document()["same_extension"]) == (None, None)

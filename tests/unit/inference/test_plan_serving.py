@@ -360,6 +360,14 @@ def test_the_picture_of_a_size_names_machines_and_prices(price, tmp_path):
     assert figure.axes[0].patches[0].get_width() == found.machines[0].num_gpus
 
 
+def test_one_gpu_is_no_number_of_gpus():
+    found = trine.size_serving("llama-3-8b", "dgx-h100", 0.5, input_tokens=512, output_tokens=128)
+    assert "1 GPU of dgx-h100" in found.headline
+    axes = found.plot().axes[0]
+    assert axes.texts[0].get_text().startswith("1 GPU: ")
+    assert all(tick == int(tick) for tick in axes.get_xticks())
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

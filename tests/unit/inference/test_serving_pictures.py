@@ -53,6 +53,15 @@ def test_a_prefill_worker_has_prompts_over_latency():
     assert loads.get_ylabel() == "prompt tokens per second of each GPU"
 
 
+@pytest.mark.parametrize("changes", [{"phase": "prefill", "batch": 4}, {}])
+def test_labels_have_room_above_and_beside_all_points(changes):
+    _, loads = ask(**changes).plot().axes
+    for line in loads.lines:
+        for x, y in line.get_xydata():
+            assert x <= 0.95 * loads.get_xlim()[1]
+            assert y <= 0.95 * loads.get_ylim()[1]
+
+
 @pytest.mark.parametrize(
     ("changes", "kinds"),
     [

@@ -6,6 +6,7 @@ import pytest
 
 import trine
 from trine.inference.precision import has_precision, precision_name
+from trine.report.answers import page_of_answer
 from trine.workload.architecture.counts import described
 from trine.workload.synthesis.model_files import load_model
 
@@ -47,7 +48,33 @@ def test_weights_in_integers_are_named_as_an_assumption():
     assert not has_precision("integers")
     answer = trine.infer("kimi-k2.5", "hgx-b200", tp=16, input_tokens=64, output_tokens=8, concurrency=1)
     assert any(note.startswith("the weights are stored as integers") for note in answer.notes)
+    assert "--precision mxfp4" in answer.weights_warning
+    assert "stored as integers" in " ".join(answer.summary().split())
     chosen = trine.infer(
         "kimi-k2.5", "hgx-b200", tp=8, input_tokens=64, output_tokens=8, concurrency=1, precision="mxfp4"
     )
     assert not any("stored as integers" in note for note in chosen.notes)
+
+
+def test_a_dense_model_in_integers_names_a_precision_that_it_can_have(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**SIZES, "quantization_config": {"quant_method": "awq", "bits": 4}}))
+    answer = trine.infer(path, "dgx-h100", input_tokens=64, output_tokens=8, concurrency=1)
+    assert "--precision fp8 has 8 bits" in answer.weights_warning
+    eight = trine.infer(str(path), "dgx-h100", input_tokens=64, output_tokens=8, concurrency=1, precision="fp8")
+    assert not eight.weights_warning
+    assert eight.weights_bytes < answer.weights_bytes
+
+
+def test_warnings_stand_apart_from_assumptions_in_every_output(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**SIZES, "quantization_config": {"quant_method": "awq", "bits": 4}}))
+    answer = trine.infer(path, "dgx-h100", input_tokens=4000, output_tokens=800, concurrency=300, max_sequences=128)
+    found = answer.document()
+    assert [warning.split()[0] for warning in found["warnings"]] == ["the", "4,800", "300"]
+    assert not set(found["warnings"]) & set(found["notes"])
+    flat = " ".join(answer.details().split())
+    assert all(flat.count(warning) == 1 for warning in found["warnings"])
+    page = page_of_answer(answer)
+    shown = [item.text for block in page.sections[-1].blocks for item in getattr(block, "items", ())]
+    assert set(found["warnings"]) <= set(shown)

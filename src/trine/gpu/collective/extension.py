@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from trine.collectives.sizes import format_size
+from trine.common.units import format_bytes
 
 #: Messages up to this size run whole.
 WHOLE_BYTES = 32 << 20
@@ -62,8 +62,11 @@ class Extension:
     @property
     def words(self) -> str:
         """The size that was run, and how far the rate is from steady."""
-        largest = format_size(self.parts[-1].size_bytes)
-        return f"extended from {largest}; the rates of its last two parts differ by {100 * abs(self.difference):.1f} %"
+        largest = format_bytes(self.parts[-1].size_bytes)
+        change = f"the rates of its last two parts differ by {100 * abs(self.difference):.1f} %"
+        if abs(self.difference) <= MAX_DIFFERENCE:
+            return f"extended from {largest}; {change}"
+        return f"extended from {largest}, where the rate is not yet steady: {change}"
 
 
 def part_sizes(size_bytes: int, round_bytes: int | None) -> tuple[int, ...]:

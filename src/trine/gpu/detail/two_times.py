@@ -185,7 +185,8 @@ class ZoomResult(Report):
             f"{_signed(effect.change_ps)} ({share:+.2f} %) of {format_time(effect.step_ps)} if each took the "
             f"load-store time ({_ESTIMATE})",
         )
-        lines += wrapped("next", f"--detail {self.choice.detail_words} shows the waits and the peers")
+        whole = "" if self.extension is None else " (it runs the whole message, which takes long)"
+        lines += wrapped("next", f"--detail {self.choice.detail_words} shows the waits and the peers{whole}")
         return "\n".join(line.rstrip() for line in lines)
 
     def summary(self) -> str:
