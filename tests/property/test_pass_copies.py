@@ -121,6 +121,12 @@ OTHERS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     "encoder and decoder": ("t5-base,sequence=128", TENSOR, "pytorch-eager", {}),
     "windows in half of the layers": ("gemma-2-9b,layers=6,sequence=256", TENSOR, "none", {}),
     "two kinds of mixers": ("qwen3-next-80b-a3b,layers=8,sequence=256", TENSOR, "none", {}),
+    "first layers of recomputed chunks": (
+        "gemma-2-9b,layers=6,sequence=64",
+        {"pp": 2, "cp": 2, "cp_style": "all-gather", "batch": 4, "micro_batch": 2, "recompute": "full",
+         "schedule": "interleaved", "virtual_stages": 2},
+        "none", {"stragglers": JITTER},
+    ),
     "casts": ("llama-3.2-1b,layers=4,sequence=256,precision=fp8", TENSOR, "megatron-core", {}),
     "adapters": ("llama-3.2-1b,layers=4,sequence=256,trainable=lora:16", TENSOR, "none", {}),
     "layers behind the head": ("deepseek-v3,layers=4,mtp=1,sequence=256", TENSOR, "none", {}),
