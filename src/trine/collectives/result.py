@@ -21,16 +21,6 @@ from trine.results.picture import COLOURS, check_ending, log_scale, subplots
 from trine.results.report import Report, Row, Table
 from trine.results.text import columns, wrapped_at
 
-PART = Columns(
-    Column(
-        key="name", unit="text",
-        meaning="`launch`, `set-up`, `latency`, `bandwidth`, `ramp` or `level`; `all_reduce` alone if it is the "
-                "bound; with `--network`, `launch` and `messages`.",
-    ),
-    Column(key="time_us", unit="us", meaning="Time."),
-    Column(key="why", unit="text", meaning="Explanation of the time."),
-)  # fmt: skip
-
 # Pictures of a collective: time and bus bandwidth over the size (extra ``plot``).
 
 
@@ -93,6 +83,15 @@ def draw_sizes(answers: Sequence[CollectiveTime], title: str) -> Any:
     return figure
 
 
+PART = Columns(
+    Column(
+        key="name", unit="text",
+        meaning="`launch`, `set-up`, `latency`, `bandwidth`, `ramp` or `level`; `all_reduce` alone if it is the "
+                "bound; with `--network`, `launch` and `messages`.",
+    ),
+    Column(key="time_us", unit="us", meaning="Time."),
+    Column(key="why", unit="text", meaning="Explanation of the time."),
+)  # fmt: skip
 #: Maximum number of links in an answer's JSON, the busiest first; ``links_left_out`` counts the others.
 MAX_LINKS = 64
 #: Maximum number of sizes in the text explanation; the JSON explains all.

@@ -14,18 +14,12 @@ from trine.common.arguments import named_arguments
 from trine.common.inputs import read_text
 from trine.common.spec import parse_json
 from trine.common.units import MAX_INT64, PS_PER_S, format_time
+from trine.decide.term import TERM, Term
 from trine.errors import InputError, one_line
 from trine.results.columns import Column, Columns, column, to_row
 from trine.results.report import Report, Row, Table, seconds
 from trine.results.screen import Listing, Screen
 from trine.results.text import aligned, columns, wrapped_at
-
-TERM = Columns(
-    Column(key="term", unit="text", meaning="Term of the time."),
-    Column(key="a_s", unit="s", meaning="Its time in A."),
-    Column(key="b_s", unit="s", meaning="Its time in B."),
-    Column(key="difference_s", unit="s", meaning="B - A."),
-)  # fmt: skip
 
 INPUT = Columns(
     Column(key="input", unit="text", meaning="Input."),
@@ -56,19 +50,6 @@ _COLLECTIVE_INPUTS = ("op", "cluster", "num_ranks", "num_nodes", "library", "lib
 #: Order of groups of inputs: groups that set defaults of others come first.
 _GROUPS = ("workload", "gpus", "cluster", "software", "layout", "options", "version")
 _SPARE = (2, 1)  # columns that narrow terminals leave out
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """A part of both times in ps; the parts of one comparison add up to its times."""
-
-    name: str = field(metadata=column("term"))
-    a_ps: int
-    b_ps: int
-
-    @property
-    def difference_ps(self) -> int:
-        return self.b_ps - self.a_ps
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trine.decide.cost import Range
+from trine.decide.term import Term
 from trine.results.axes import is_geometric, number, tick_at, tidy, time_scale, title, write_in_full
 from trine.results.picture import COLOURS, log_scale, subplots
 
 if TYPE_CHECKING:
-    from trine.decide.compare import Term
     from trine.decide.machine_size import MachineSize
 
 #: Terms in the picture, those that differ most.

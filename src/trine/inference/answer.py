@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trine.inference import screen
@@ -20,9 +20,14 @@ __all__ = ["Estimate", "ServingAnswer", "StepPart"]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ServingAnswer(ServingNumbers, Report):
-    """Predicted latency and throughput of one copy of the model: :class:`ServingNumbers` as a report."""
+    """Predicted latency and throughput of one copy of the model: :class:`ServingNumbers` as a report.
+
+    at_load: returns the answer to the same question with another number of requests, at the operator level.
+    """
 
     SCHEMA: ClassVar[str] = "infer"
+
+    at_load: Callable[[int], ServingAnswer] = field(compare=False)
 
     @property
     def headline(self) -> str:
@@ -79,9 +84,9 @@ class ServingAnswer(ServingNumbers, Report):
         return {"serving": self._draw}
 
     def _draw(self) -> Any:
-        from trine.inference.answer_picture import draw_answer
+        from trine.inference.answer_picture import draw_answer, loads_of
 
-        return draw_answer(self)
+        return draw_answer(self, self.headline, [self.at_load(requests) for requests in loads_of(self)])
 
     def record(self) -> Row:
         """Return one flat row: the plain numbers, and the middle of each estimate."""

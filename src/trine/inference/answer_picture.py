@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from trine.inference.calibrated import calibrated
-from trine.inference.job import ServingJob
 from trine.inference.screen import seconds_words, shown_parts, step_title
-from trine.inference.serve import answer as answer_job
 from trine.results.axes import tidy, title, write_in_full
 from trine.results.picture import COLOURS, subplots
 
 if TYPE_CHECKING:
-    from trine.inference.answer import ServingAnswer
+    from trine.inference.numbers import ServingNumbers
 
 #: Loads of the curve; the last one is the largest concurrency.
 _MAX_LOADS = 12
@@ -24,46 +20,27 @@ _LABEL_ROOM = 0.04
 _HEADROOM = 1.1
 
 
-def load_curve(answer: ServingAnswer) -> list[ServingAnswer]:
-    """Return answers to the same question at other loads: one request in each lane, doubled up to the most that fit.
-
-    Answers with the all-reduce at the load-store level have a curve at the operator level.
-    """
-    found = []
-    for requests in _loads(answer):
-        other = answer_job(_at_load(answer.job, requests))
-        found.append(other if answer.stack is None else calibrated(other, answer.stack))
-    return found
-
-
-def _loads(answer: ServingAnswer) -> list[int]:
-    """Return requests in flight, the fewest first: doubled, without one close to the most that fit."""
+def loads_of(answer: ServingNumbers) -> list[int]:
+    """Return requests in flight, the fewest first: one in each lane, doubled up to the most that fit."""
     layout, most = answer.job.layout, answer.largest_concurrency
     requests = layout.attention_dp * layout.pp
     doubled: list[int] = []
-    while 1.4 * requests < most and len(doubled) < _MAX_LOADS - 1:
+    while 1.4 * requests < most and len(doubled) < _MAX_LOADS - 1:  # none is close to the most that fit
         doubled.append(requests)
         requests *= 2
     return [*doubled, most]
 
 
-def _at_load(job: ServingJob, requests: int) -> ServingJob:
-    """Return the question with another number of requests, at the operator level."""
-    if job.batch is not None:
-        return replace(job, batch=requests, fidelity="operator")
-    return replace(job, concurrency=requests, fidelity="operator")
-
-
-def draw_answer(answer: ServingAnswer) -> Any:
-    """Return the figure: parts of the step on the left, all loads with the asked one on the right."""
+def draw_answer(answer: ServingNumbers, headline: str, curve: Sequence[ServingNumbers]) -> Any:
+    """Return the figure: parts of the step on the left; all loads (``curve``) with the asked one on the right."""
     figure, (left, right) = subplots(1, 2, figsize=(11, 4.4))
     _draw_parts(left, answer)
-    _draw_loads(right, answer, load_curve(answer))
-    figure.suptitle(answer.headline, fontsize=9, x=0.01, ha="left", wrap=True)
+    _draw_loads(right, answer, curve)
+    figure.suptitle(headline, fontsize=9, x=0.01, ha="left", wrap=True)
     return figure
 
 
-def _draw_parts(axes: Any, answer: ServingAnswer) -> None:
+def _draw_parts(axes: Any, answer: ServingNumbers) -> None:
     """Draw a bar for each part of the step, the longest on top."""
     parts = shown_parts(answer)
     longest = max(part.seconds for part in parts)
@@ -81,7 +58,7 @@ def _draw_parts(axes: Any, answer: ServingAnswer) -> None:
     tidy(axes, "x")
 
 
-def _draw_loads(axes: Any, answer: ServingAnswer, curve: Sequence[ServingAnswer]) -> None:
+def _draw_loads(axes: Any, answer: ServingNumbers, curve: Sequence[ServingNumbers]) -> None:
     """Draw the curve over loads and the asked load."""
     is_prefill = answer.job.phase == "prefill"
     what = "batch" if answer.job.batch is not None else "requests in flight"
@@ -103,8 +80,8 @@ def _draw_loads(axes: Any, answer: ServingAnswer, curve: Sequence[ServingAnswer]
 
 
 def _labelled(
-    curve: Sequence[ServingAnswer], points: Sequence[tuple[float, float]]
-) -> Iterator[tuple[ServingAnswer, tuple[float, float]]]:
+    curve: Sequence[ServingNumbers], points: Sequence[tuple[float, float]]
+) -> Iterator[tuple[ServingNumbers, tuple[float, float]]]:
     """Yield the points with room for a label: those far enough from the labelled one before."""
     widths = [largest * _LABEL_ROOM for largest in _largest(points)]
     last: tuple[float, float] | None = None
@@ -119,7 +96,7 @@ def _largest(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return max(x for x, _ in points), max(y for _, y in points)
 
 
-def _point(answer: ServingAnswer) -> tuple[float, float]:
+def _point(answer: ServingNumbers) -> tuple[float, float]:
     """Return the place of an answer on both axes."""
     if answer.job.phase == "prefill":
         return answer.end_to_end_s.value * 1e3, answer.input_tokens_per_s_per_gpu.value

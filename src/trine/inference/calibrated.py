@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from trine.common.evidence import MEASURED, Evidence
 from trine.inference.answer import ServingAnswer
@@ -33,7 +34,13 @@ def calibrated(answer: ServingAnswer, stack: Stack) -> ServingAnswer:
         decode_step_s=answer.decode_step_s * steps, prefill_s=answer.prefill_s * steps,
         decode_parts=_parts(answer.decode_parts, steps), prefill_parts=_parts(answer.prefill_parts, steps),
         evidence=(Evidence("stack", MEASURED, statement(stack)), *answer.evidence), stack=stack,
+        at_load=partial(_at_load, answer, stack),
     )  # fmt: skip
+
+
+def _at_load(blind: ServingAnswer, stack: Stack, requests: int) -> ServingAnswer:
+    """Return the calibrated answer with another number of requests."""
+    return calibrated(blind.at_load(requests), stack)
 
 
 def statement(stack: Stack) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from trine.compute.tables.machine import is_foreign, peak_of, runs
 from trine.errors import InputError
@@ -53,6 +54,13 @@ def answer(job: ServingJob, dollars_per_gpu_hour: float | None = None) -> Servin
     if job.fidelity == LOADSTORE:
         return _at_loadstore(_Service(job, deployment, limits, timer), found)
     return found
+
+
+def _at_load(job: ServingJob, requests: int) -> ServingAnswer:
+    """Return the answer to a question with another number of requests, at the operator level."""
+    if job.batch is not None:
+        return answer(replace(job, batch=requests, fidelity="operator"))
+    return answer(replace(job, concurrency=requests, fidelity="operator"))
 
 
 def _at_loadstore(service: _Service, by_table: ServingAnswer) -> ServingAnswer:
@@ -163,7 +171,7 @@ class _Service:
         has_ttft = not queues and job.phase != "decode"
         power = self.deployment.gpu.power_w
         return ServingAnswer(
-            job=job, model=self.deployment.model.name, gpu=self.deployment.gpu.name,
+            at_load=partial(_at_load, job), job=job, model=self.deployment.model.name, gpu=self.deployment.gpu.name,
             cluster=self.deployment.cluster.name, gpus=gpus,
             engine=f"{self.deployment.engine.title} {self.deployment.engine.version}",
             precision=self.deployment.precision_name, kv_precision=self.deployment.kv,

@@ -10,7 +10,7 @@ from trine.results.axes import heading, tidy, write_in_full
 from trine.results.picture import COLOURS, subplots
 
 if TYPE_CHECKING:
-    from trine.inference.size_answer import ServedMachine
+    from trine.inference.served_machine import ServedMachine
 
 
 def draw_size(title: str, machines: Sequence[ServedMachine]) -> Any:

@@ -14,9 +14,10 @@ from trine.errors import InputError, PlanError, SpecError, nearest
 from trine.inference.layouts import MAX_COPY_GPUS, node_sizes
 from trine.inference.plan_serving import raise_unmet, serving_space
 from trine.inference.point_search import PointSearch
+from trine.inference.served_machine import ServedMachine
 from trine.inference.serving_goal import ServingGoal
 from trine.inference.serving_points import ServedCopy, ServingPoint
-from trine.inference.size_answer import ServedMachine, ServingSize
+from trine.inference.size_answer import ServingSize
 from trine.workload.architecture.model import Architecture
 
 #: Share of the closed-loop throughput that arrivals may use.

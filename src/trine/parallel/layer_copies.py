@@ -83,12 +83,31 @@ class _WrittenStep(NamedTuple):
     microbatch_place: int
 
 
+class _NotedBlock(NamedTuple):
+    """A new block of memory. step: code of the step that allocates it. number: from 0 for the layer's first block."""
+
+    step: int
+    size_bytes: int
+    category: int
+    number: int
+
+
+class _NotedChange(NamedTuple):
+    """A change of memory. step, user: codes (user -1: none). block: from 0 for new ones, else -1 - its position."""
+
+    step: int
+    at_end: bool
+    delta_bytes: int
+    category: int
+    block: int
+    user: int
+
+
 class _WrittenLayer(NamedTuple):
     """A written layer in codes.
 
-    labels: phase and operator. changes: step, at_end, bytes, category, block (from 0 for new ones, else -1 - position
-    of its storage), user (-1: none). live: position of each changed storage, and its block as step, size, category,
-    number and user, or None; gradients: the same of new gradients, by position of the weight.
+    labels: phase and operator. live: position of each changed storage, with its new block and that block's user (-1:
+    none), or None if it is freed. gradients: position of each weight with a new gradient, and its block.
     begun_ps: the launching thread's ``thread_ps`` at the beginning. min_slack_ps: their least difference with which no
     launch is written; None if some are. thread: changes of both, and its state behind the layer.
     """
@@ -97,10 +116,10 @@ class _WrittenLayer(NamedTuple):
     labels: tuple[tuple[int, int], ...]
     last: int
     waits: tuple[int, ...]
-    changes: tuple[tuple[int, bool, int, int, int, int], ...]
+    changes: tuple[_NotedChange, ...]
     num_blocks: int
-    live: tuple[tuple[int, tuple[int, int, int, int, int] | None], ...]
-    gradients: tuple[tuple[int, tuple[int, int, int, int]], ...]
+    live: tuple[tuple[int, tuple[_NotedBlock, int] | None], ...]
+    gradients: tuple[tuple[int, _NotedBlock], ...]
     evidence_ps: dict[str, int]
     begun_ps: tuple[int, int]
     min_slack_ps: int | None
@@ -312,7 +331,7 @@ class LayerCopies:
         names = self._context.name_indices[op_id]
         return Label(phase, *names, self._program.stage, place.microbatch, place.step)
 
-    def _noted_changes(self, begin: _Begin) -> tuple[tuple[int, bool, int, int, int, int], ...]:
+    def _noted_changes(self, begin: _Begin) -> tuple[_NotedChange, ...]:
         positions = {block.number: i for i, block in enumerate(begin.live) if block is not None}
         changes = []
         for change in self._writer.memory.from_change(begin.change):
@@ -324,12 +343,10 @@ class LayerCopies:
             if is_new and change.user >= 0 and user < 0:
                 raise OtherStateError
             step = begin.codes.code(change.step)
-            changes.append((step, change.at_end, change.delta_bytes, change.category, block, user))
+            changes.append(_NotedChange(step, change.at_end, change.delta_bytes, change.category, block, user))
         return tuple(changes)
 
-    def _noted_live(
-        self, begin: _Begin, microbatch: int
-    ) -> tuple[tuple[int, tuple[int, int, int, int, int] | None], ...]:
+    def _noted_live(self, begin: _Begin, microbatch: int) -> tuple[tuple[int, tuple[_NotedBlock, int] | None], ...]:
         """Return the storages that the layer has freed, then those that it has allocated, in order."""
         live, freed, allocated = self._memory.live(microbatch), [], []
         for position, (storage, before) in enumerate(zip(begin.layer.storages, begin.live, strict=True)):
@@ -345,10 +362,10 @@ class LayerCopies:
                 if 0 <= user < begin.codes.first:
                     raise OtherStateError
                 noted = self._noted_block(begin, block)
-                allocated.append((position, (*noted, user - begin.codes.first if user >= 0 else -1)))
-        return (*freed, *sorted(allocated, key=lambda item: item[1][3]))
+                allocated.append((position, (noted, user - begin.codes.first if user >= 0 else -1)))
+        return (*freed, *sorted(allocated, key=lambda item: item[1][0].number))
 
-    def _noted_gradients(self, begin: _Begin) -> tuple[tuple[int, tuple[int, int, int, int]], ...]:
+    def _noted_gradients(self, begin: _Begin) -> tuple[tuple[int, _NotedBlock], ...]:
         gradients = []
         for position, (weight, was_live) in enumerate(zip(begin.layer.weights, begin.weights, strict=True)):
             block = self._memory.gradients.get(weight)
@@ -356,12 +373,12 @@ class LayerCopies:
                 if block is None:
                     raise OtherStateError
                 gradients.append((position, self._noted_block(begin, block)))
-        return tuple(sorted(gradients, key=lambda item: item[1][3]))
+        return tuple(sorted(gradients, key=lambda item: item[1].number))
 
-    def _noted_block(self, begin: _Begin, block: Block) -> tuple[int, int, int, int]:
+    def _noted_block(self, begin: _Begin, block: Block) -> _NotedBlock:
         if block.number % BLOCKS_PER_STREAM <= begin.block:
             raise OtherStateError
-        return begin.codes.code(block.step), block.size, block.category, block.number - begin.block
+        return _NotedBlock(begin.codes.code(block.step), block.size, block.category, block.number - begin.block)
 
     # -- a copy --------------------------------------------------------------------------------------------------------
 
@@ -419,13 +436,14 @@ class LayerCopies:
             if noted is None:
                 del live[storages[position]]
                 continue
-            step, size, category, block, user_code = noted
-            live[storages[position]] = Block(size, category, begin.block + block, numbers[step])
+            block, user_code = noted
+            number = begin.block + block.number
+            live[storages[position]] = Block(block.size_bytes, block.category, number, numbers[block.step])
             if user_code != -1:
-                users[begin.block + block] = numbers[user_code]
-        for position, (step, size, category, block) in written.gradients:
-            number = begin.block + block
-            memory.gradients[begin.layer.weights[position]] = Block(size, category, number, numbers[step])
+                users[number] = numbers[user_code]
+        for position, block in written.gradients:
+            number, step = begin.block + block.number, numbers[block.step]
+            memory.gradients[begin.layer.weights[position]] = Block(block.size_bytes, block.category, number, step)
         memory.num_blocks += written.num_blocks
 
 

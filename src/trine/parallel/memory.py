@@ -43,6 +43,18 @@ class Touch(NamedTuple):
     frees: tuple[int, ...]
 
 
+class GradientFacts(NamedTuple):
+    """All that the memory of a weight's gradient depends on.
+
+    lasting_bytes: of the buffer that keeps it across steps; -1: none. is_fused: its product adds to it in place.
+    """
+
+    local_bytes: int
+    gradient_bytes: int
+    lasting_bytes: int
+    is_fused: bool
+
+
 class StageMemory:
     """Memory changes of a rank's operators, per storage and micro-batch.
 
@@ -237,10 +249,12 @@ class StageMemory:
         """Return the weights to whose gradients a run adds."""
         return self._gradients_of.get(run.op.id, ()) if run.adds else ()
 
-    def gradient_facts(self, weight: int) -> tuple[int, int, int, bool]:
+    def gradient_facts(self, weight: int) -> GradientFacts:
         """Return all that the memory of a weight's gradient depends on."""
-        context, lasting = self._context, self._lasting.get(weight, -1)
-        return context.local_bytes[weight], context.gradient_bytes(weight), lasting, weight in self._extras.fused
+        return GradientFacts(
+            local_bytes=self._context.local_bytes[weight], gradient_bytes=self._context.gradient_bytes(weight),
+            lasting_bytes=self._lasting.get(weight, -1), is_fused=weight in self._extras.fused,
+        )  # fmt: skip
 
     def _allocate_gradient(self, weight: int, step: int) -> None:
         """Allocate a gradient that has no memory yet; in a bucket if part of it is in a persistent buffer."""

@@ -7,10 +7,10 @@ import json
 from click.testing import CliRunner
 
 from trine.cli.main import app
-from trine.decide.compare import Term
 from trine.decide.cost import Range
 from trine.decide.machine_size import MachineSize
 from trine.decide.picture import MAX_TERMS, draw_machines, draw_terms
+from trine.decide.term import Term
 
 RUNNER = CliRunner()
 

@@ -6,7 +6,7 @@ import pytest
 
 from trine.cluster.load import load_cluster
 from trine.gpu.collective import extension as module
-from trine.gpu.collective.extension import Extension, RunPart, extend, part_sizes
+from trine.gpu.collective.extension import ExtendedTime, RunPart, extend, part_sizes
 from trine.gpu.collective.options import LoadStoreOptions
 from trine.gpu.collective.runs import LoadStoreRuns
 from trine.gpu.detail.long import row_of_long
@@ -54,7 +54,7 @@ def test_short_messages_run_whole():
 
 def test_rates_are_between_the_parts():
     parts = (RunPart(size_bytes=2, time_ps=10), RunPart(size_bytes=4, time_ps=16), RunPart(size_bytes=5, time_ps=20))
-    found = Extension(size_bytes=9, parts=parts)
+    found = ExtendedTime(size_bytes=9, parts=parts)
     assert found.rates == (3.0, 4.0)
     assert found.time_ps == 36
 

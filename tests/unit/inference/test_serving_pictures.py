@@ -3,7 +3,7 @@
 import pytest
 
 import trine
-from trine.inference.answer_picture import load_curve
+from trine.inference.answer_picture import loads_of
 from trine.inference.answer_steps import simulated_steps, step_rows
 from trine.report.answers import page_of_answer
 from trine.report.blocks import TimelineBlock
@@ -17,18 +17,22 @@ def ask(**changes):
     return trine.infer("llama-3-8b", "dgx-h100", **{**usual, **changes})
 
 
+def curve_of(answer):
+    return [answer.at_load(requests) for requests in loads_of(answer)]
+
+
 def test_the_curve_has_the_answers_of_other_loads_up_to_the_most_that_fit():
     answer = ask(max_sequences=12)
-    curve = load_curve(answer)
+    curve = curve_of(answer)
     assert [each.requests for each in curve] == [1, 2, 4, 8, 12]
     assert curve[3].tpot_s == answer.tpot_s
     assert not any(each.queues for each in curve)
-    assert all(each.job.batch for each in load_curve(ask(batch=4, max_sequences=4)))
+    assert all(each.job.batch for each in curve_of(ask(batch=4, max_sequences=4)))
 
 
 def test_lanes_get_at_least_one_request_each():
     answer = trine.infer("qwen3-30b-a3b", "dgx-h100", input_tokens=512, output_tokens=64, concurrency=8, attention_dp=4)
-    assert load_curve(answer)[0].requests == 4
+    assert curve_of(answer)[0].requests == 4
 
 
 def test_the_picture_shows_the_step_and_the_asked_load(tmp_path):

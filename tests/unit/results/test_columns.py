@@ -9,8 +9,9 @@ from json_keys import declared_rows
 from trine.check.two_runs import SIZE
 from trine.cli.cluster import DEVICE
 from trine.collectives.result import PAIR, PART, ROW
-from trine.decide.compare import INPUT, TERM
+from trine.decide.compare import INPUT
 from trine.decide.support import ENTRY, MODULE
+from trine.decide.term import TERM
 from trine.gpu.collective import result as load_store_result
 from trine.gpu.detail.detail import PEER, WAY
 from trine.gpu.results import load_store_columns

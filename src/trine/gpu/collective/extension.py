@@ -33,7 +33,7 @@ class RunPart:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Extension:
+class ExtendedTime:
     """A message of ``size_bytes``, of which at least three parts were run, the smallest first."""
 
     size_bytes: int
@@ -85,15 +85,15 @@ def part_sizes(size_bytes: int, round_bytes: int | None) -> tuple[int, ...]:
     return tuple(size for size in sizes if size < size_bytes)
 
 
-def extend(size_bytes: int, sizes: Sequence[int], time_at: Callable[[int], int]) -> Extension:
+def extend(size_bytes: int, sizes: Sequence[int], time_at: Callable[[int], int]) -> ExtendedTime:
     """Run parts of a message until the time per byte is steady, and return the extension to ``size_bytes``.
 
     sizes: of :func:`part_sizes`. time_at: returns the time in ps of the first bytes of the message.
     """
-    extension = Extension(size_bytes=size_bytes, parts=())
+    extension = ExtendedTime(size_bytes=size_bytes, parts=())
     for size in sizes:
         part = RunPart(size_bytes=size, time_ps=time_at(size))
-        extension = Extension(size_bytes=size_bytes, parts=(*extension.parts, part))
+        extension = ExtendedTime(size_bytes=size_bytes, parts=(*extension.parts, part))
         if len(extension.parts) >= MIN_PARTS and abs(extension.difference) <= MAX_DIFFERENCE:
             break
     return extension

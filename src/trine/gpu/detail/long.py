@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from trine.gpu.collective.extension import MIN_PARTS, Extension, extend, part_sizes
+from trine.gpu.collective.extension import MIN_PARTS, ExtendedTime, extend, part_sizes
 from trine.gpu.collective.runs import LoadStoreRow, LoadStoreRuns
 from trine.gpu.detail.detail import DetailedKernel, KernelDetail
 
@@ -14,7 +14,7 @@ class LongDetail:
     """A kernel in detail. extension: from the part in ``detail`` to the whole message; None if ``detail`` is whole."""
 
     detail: KernelDetail
-    extension: Extension | None
+    extension: ExtendedTime | None
 
     @property
     def after_last_ps(self) -> int:
@@ -51,7 +51,7 @@ class LongRow:
     """A row of a size. extension: of its time, from the largest part that was run; None if the whole was run."""
 
     row: LoadStoreRow
-    extension: Extension | None
+    extension: ExtendedTime | None
 
 
 def row_of_long(runs: LoadStoreRuns, size_bytes: int) -> LongRow:

@@ -14,7 +14,7 @@ from trine.common.arguments import takes
 from trine.common.evidence import Evidence
 from trine.common.units import format_bytes, format_time
 from trine.errors import InputError
-from trine.gpu.collective.extension import Extension
+from trine.gpu.collective.extension import ExtendedTime
 from trine.gpu.collective.options import LoadStoreOptions
 from trine.gpu.collective.result import PARTS
 from trine.gpu.collective.runs import LoadStoreRow, LoadStoreRuns
@@ -78,10 +78,10 @@ class ZoomResult(Report):
 
     choice: ZoomChoice
     detail: KernelDetail
-    extension: Extension | None
+    extension: ExtendedTime | None
     formula: CollectiveTime | None
     same: CollectiveTime
-    same_extension: Extension | None
+    same_extension: ExtendedTime | None
     causes: tuple[CauseRow, ...]
     effect: StepEffect
 
