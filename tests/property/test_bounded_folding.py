@@ -138,9 +138,17 @@ sequence: 2048
 
 
 def drifting(folder: Path) -> Setup:
-    """Return a job of 32 GPUs whose pauses are longer in each micro-batch, so the bubble grows with their square."""
-    machine, model = folder / "machine.yaml", folder / "mixture.yaml"
-    preset = (Path(trine.__file__).parent / "presets" / "clusters" / "dgx-h100.yaml").read_text()
+    """Return a job of 32 GPUs whose pauses are longer in each micro-batch, so the bubble grows with their square.
+
+    Its software launches no kernels to route tokens: a step that launches bound repeats exactly.
+    """
+    machine, model, software = folder / "machine.yaml", folder / "mixture.yaml", folder / "software.yaml"
+    presets = Path(trine.__file__).parent / "presets"
+    profile = (presets / "software" / "megatron-core.yaml").read_text()
+    software.write_text(
+        re.sub(r"(?m)^( *operators\.kernels\.router:.*|    (router|dispatch|combine): \[.*\])\n", "", profile)
+    )
+    preset = (presets / "clusters" / "dgx-h100.yaml").read_text()
     fabric = "fabric: {kind: fat-tree, link: ib-ndr, oversubscription: 4}"
     machine.write_text(re.sub("(?m)^fabric: .*$", fabric, preset))
     model.write_text(MIXTURE)
@@ -149,8 +157,8 @@ def drifting(folder: Path) -> Setup:
         sequence_parallel=True, expert_imbalance="zipf:1.0", sharding="zero1", inputs="none",
     )  # fmt: skip
     return setup_of(
-        trine.synthesize(str(model), gpu="h100-sxm"), plan,
-        SimulateOptions(cluster=load_cluster(str(machine), nodes=4)),
+        trine.synthesize(str(model), gpu="h100-sxm", software=str(software)), plan,
+        SimulateOptions(cluster=load_cluster(str(machine), nodes=4), software=str(software)),
     )  # fmt: skip
 
 
