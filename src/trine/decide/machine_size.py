@@ -17,6 +17,7 @@ from trine.decide.layout import FoundLayout, ModelShape, best_layout, gpus_of_no
 from trine.errors import InputError
 from trine.results.columns import to_row
 from trine.results.report import Row, seconds
+from trine.results.text import gpus_words
 from trine.search.report import words
 from trine.training.options import SimulateOptions
 
@@ -127,11 +128,6 @@ def _multiples(granule: int, limit: int) -> Iterator[int]:
         while 2 * step <= count * _STEP_SHARE and count % (2 * step) == 0:
             step *= 2
         count += step
-
-
-def gpus_words(count: int) -> str:
-    """Return a number of GPUs in words."""
-    return f"{count:,} GPU{'' if count == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True)

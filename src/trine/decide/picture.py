@@ -29,16 +29,13 @@ def draw_terms(heading: str, names: tuple[str, str], terms: Sequence[Term]) -> A
     scale = time_scale(max((max(term.a_ps, term.b_ps) for term in shown), default=0))
     figure, axes = subplots(figsize=(7.5, 1.6 + 0.42 * max(len(shown), 1)))
     rows = range(len(shown))
-    for name, shift, colour, times in (
-        (names[0], -_SHIFT, COLOURS[0], [term.a_ps / scale.divisor for term in shown]),
-        (names[1], _SHIFT, COLOURS[3], [term.b_ps / scale.divisor for term in shown]),
-    ):
-        axes.barh([row + shift for row in rows], times, height=_HEIGHT, color=colour, label=name)
+    of_a = [term.a_ps / scale.divisor for term in shown]
+    of_b = [term.b_ps / scale.divisor for term in shown]
+    axes.barh([row - _SHIFT for row in rows], of_a, height=_HEIGHT, color=COLOURS[0], label=names[0])
+    axes.barh([row + _SHIFT for row in rows], of_b, height=_HEIGHT, color=COLOURS[3], label=names[1])
     for row, term in enumerate(shown):
-        difference = term.difference_ps / scale.divisor
-        words = f" {'+' if difference > 0 else ''}{number(difference)}" if difference else " equal"
-        longest = max(term.a_ps, term.b_ps) / scale.divisor
-        axes.annotate(words, (longest, row), va="center", fontsize=8)
+        words = _difference_words(term.difference_ps / scale.divisor)
+        axes.annotate(f" {words}", (max(of_a[row], of_b[row]), row), va="center", fontsize=8)
     axes.set_yticks(list(rows), [term.name for term in shown])
     axes.invert_yaxis()
     axes.margins(x=0.12)
@@ -51,6 +48,14 @@ def draw_terms(heading: str, names: tuple[str, str], terms: Sequence[Term]) -> A
     return figure
 
 
+def _difference_words(difference: float) -> str:
+    """Return a difference with its sign, or ``equal``."""
+    if not difference:
+        return "equal"
+    sign = "+" if difference > 0 else ""
+    return f"{sign}{number(difference)}"
+
+
 def draw_machines(heading: str, machines: Sequence[MachineSize], limit_days: float | None) -> Any:
     """Return the figure of machine types: expected days with their likely range, over the number of GPUs.
 
@@ -58,11 +63,11 @@ def draw_machines(heading: str, machines: Sequence[MachineSize], limit_days: flo
     answer are left out. Hollow: the likely range ends after ``limit_days``, which is a line.
     """
     figure, axes = subplots(figsize=(7.5, 4.8))
-    counts = []
-    for place, machine in enumerate(machine for machine in machines if machine.cost is not None):
-        assert machine.cost is not None
-        counts.append(machine.num_gpus)
-        _draw_machine(axes, machine, machine.cost.expected_days, is_first=place == 0)
+    counts: list[int] = []
+    for machine in machines:
+        if machine.cost is not None:
+            _draw_machine(axes, machine, machine.cost.expected_days, is_first=not counts)
+            counts.append(machine.num_gpus)
     if limit_days is not None:
         axes.axhline(limit_days, color="black", linewidth=1, linestyle="--")
         axes.annotate(
@@ -86,12 +91,13 @@ def _draw_machine(axes: Any, machine: MachineSize, days: Range, *, is_first: boo
     colour = COLOURS[3] if is_first else COLOURS[0]
     low = days.value if days.low is None else days.low
     high = days.value if days.high is None else days.high
+    fill = "white" if machine.late else colour
+    size, weight, ending = (8, "bold", " (answer)") if is_first else (6, "normal", "")
     axes.errorbar(
         [machine.num_gpus], [days.value], yerr=[[days.value - low], [high - days.value]], fmt="o", color=colour,
-        markerfacecolor="white" if machine.late else colour, markersize=8 if is_first else 6, capsize=3, linewidth=1,
+        markerfacecolor=fill, markersize=size, capsize=3, linewidth=1,
     )  # fmt: skip
-    words = f"{machine.cluster}: {number(days.value)} days"
     axes.annotate(
-        f"{words} (answer)" if is_first else words, (machine.num_gpus, days.value), xytext=(8, 3),
-        textcoords="offset points", fontsize=8, fontweight="bold" if is_first else "normal",
+        f"{machine.cluster}: {number(days.value)} days{ending}", (machine.num_gpus, days.value), xytext=(8, 3),
+        textcoords="offset points", fontsize=8, fontweight=weight,
     )  # fmt: skip

@@ -16,13 +16,13 @@ from trine.common.units import MAX_GPUS, format_time
 from trine.decide.cost import LEFT_OUT, RunCost, number_words
 from trine.decide.failures import Failures
 from trine.decide.layout import ModelShape
-from trine.decide.machine_size import Goal, MachineSearch, MachineSize, gpus_words
+from trine.decide.machine_size import Goal, MachineSearch, MachineSize
 from trine.errors import InputError
 from trine.results.columns import column, to_row
 from trine.results.published_mfu import mfu_warning
 from trine.results.report import Report, Row, Table
 from trine.results.screen import Listing, Screen
-from trine.results.text import columns, width
+from trine.results.text import columns, gpus_words, width
 from trine.search.plan import train_command
 from trine.search.report import words
 from trine.training.options import SimulateOptions

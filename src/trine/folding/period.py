@@ -179,7 +179,7 @@ def _idle_times(stretch: _Stretch, start: Int64) -> list[_Stretch]:
 
 
 def _largest(parts: Iterable[_Stretch]) -> list[_Stretch]:
-    """Return the stretches that are not inside another one of the same period."""
+    """Return the stretches without those inside another stretch of the same period."""
     largest: list[_Stretch] = []
     latest_ps: dict[int, int] = {}
     for part in sorted(parts, key=lambda part: (part.begin_ps, -part.end_ps, part.period_ps)):

@@ -20,10 +20,11 @@ from trine.inference.limits import NoRoomError, limits_of
 from trine.inference.plan_answer import ServingPlan, layout_words
 from trine.inference.point_search import PointSearch, tied
 from trine.inference.precision_choice import precisions_of
-from trine.inference.screen import gpus_words, seconds_words
+from trine.inference.screen import seconds_words
 from trine.inference.serving_goal import ServingGoal
 from trine.inference.serving_points import ServedCopy
 from trine.inference.steps import StepTimer
+from trine.results.text import gpus_words
 from trine.workload.architecture.model import Architecture
 
 #: Most layouts of an answer.

@@ -8,7 +8,7 @@ from trine.common.units import PS_PER_S, format_bytes, format_time
 from trine.inference.numbers import AllReduceLevels, ServingNumbers, StepPart
 from trine.inference.ranges import Estimate
 from trine.results.screen import Listing, Screen
-from trine.results.text import wrapped_at
+from trine.results.text import gpus_words, wrapped_at
 
 #: The part of a step with attention, or with a recurrence.
 _ATTENTION = "attention and KV cache"
@@ -123,11 +123,6 @@ def _costs(answer: ServingNumbers) -> list[tuple[str, str, str]]:
 def _ranged(estimate: Estimate, words: Callable[[float], str], unit: str = "") -> tuple[str, str]:
     """Return a value with its unit and its likely range, in words."""
     return f"{words(estimate.value)}{unit}", f"likely {words(estimate.low)} to {words(estimate.high)}"
-
-
-def gpus_words(count: int) -> str:
-    """Return ``1 GPU`` or ``8 GPUs``."""
-    return f"{count:,} GPU{'' if count == 1 else 's'}"
 
 
 def number_words(value: float) -> str:

@@ -10,13 +10,13 @@ from trine.common.evidence import Evidence
 from trine.inference.basis import NOT_MODELLED
 from trine.inference.plan_answer import goal_words, point_words
 from trine.inference.point_search import LatencyLimits
-from trine.inference.screen import gpus_words, number_words
+from trine.inference.screen import number_words
 from trine.inference.served_machine import ServedMachine
 from trine.inference.serving_goal import ServingGoal
 from trine.inference.serving_points import ServingPoint
 from trine.results.report import Report, Row, Table
 from trine.results.screen import Listing, Screen
-from trine.results.text import aligned, wrapped_at
+from trine.results.text import aligned, gpus_words, wrapped_at
 
 _HEAD = ("machine", "GPUs", "copies", "layout", "precision", "in flight", "TTFT", "TPOT", "requests/s")
 _ARRIVALS = "waiting of requests that arrive at random: the unused share of the throughput leaves room for it"

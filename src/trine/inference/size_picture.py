@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from trine.inference.screen import gpus_words, number_words
+from trine.inference.screen import number_words
 from trine.results.axes import heading, tidy, write_in_full
 from trine.results.picture import COLOURS, subplots
+from trine.results.text import gpus_words
 
 if TYPE_CHECKING:
     from trine.inference.served_machine import ServedMachine

@@ -51,7 +51,7 @@ class _Layer:
     operators: frozenset[int]
 
 
-class _Begin(NamedTuple):
+class _Before(NamedTuple):
     """The state before a layer.
 
     key: in codes. live: the block of each storage of the layer, or None. thread_ps: unwritten launches, and the lower
@@ -130,7 +130,7 @@ class _WrittenLayer(NamedTuple):
     def has_launches_of(self, thread_ps: tuple[int, int]) -> bool:
         """Return whether a layer that begins with this state of the launching thread has the same launches.
 
-        If all of the written layer's were left out, they are left out wherever the GPU is as far behind.
+        If the written layer has no launches, another layer has none if the GPU is at least as far behind.
         """
         unwritten_ps, ahead_ps = thread_ps
         is_late_enough = self.min_slack_ps is not None and ahead_ps - unwritten_ps >= self.min_slack_ps
@@ -148,7 +148,7 @@ class LayerCopies:
         self._layers: dict[Hashable, dict[int, _Layer]] = {}
         tells = all(type(ext).layer_state is not Extension.layer_state for ext in program.extensions)
         self._can_copy = tells and not program.writer.has_clocks and not program.context.stages.deferred
-        self._begun: _Begin | None = None
+        self._begun: _Before | None = None
 
     def of_pass(self, action: PipelineAction, chunk_pass: ChunkPass, ends: Completion) -> dict[int, _Layer]:
         """Return the layers of a pass that may be copied, by their first run."""
@@ -241,7 +241,7 @@ class LayerCopies:
                 return
             self._written.setdefault(begin.key, []).append(written)
 
-    def _begin(self, layer: _Layer, place: Place) -> _Begin:
+    def _begin(self, layer: _Layer, place: Place) -> _Before:
         writer, memory, thread = self._writer, self._memory, self._writer.thread
         codes = LayerCodes(len(writer.steps), layer.names)
         before = writer.last_compute_and_waits()
@@ -266,7 +266,7 @@ class LayerCopies:
         )
         codes.close()
         evidence_ps = dict(self._context.evidence_ps.get(place.microbatch, {}))
-        return _Begin(
+        return _Before(
             layer, key, codes, live, len(writer.memory), memory.num_blocks, evidence_ps,
             (thread.unwritten_ps, thread.ahead_ps), thread.last_written, thread.count,
             len(thread.counts), self._num_kept(), gradients,
@@ -275,7 +275,7 @@ class LayerCopies:
     def _num_kept(self) -> tuple[int, ...]:
         return (len(self._writer.sent), *(len(extension.kept_steps) for extension in self._program.extensions))
 
-    def _note(self, begin: _Begin, place: Place) -> _WrittenLayer:
+    def _note(self, begin: _Before, place: Place) -> _WrittenLayer:
         writer, memory, code = self._writer, self._memory, begin.codes.code
         if begin.kept != self._num_kept():
             raise OtherStateError
@@ -309,7 +309,7 @@ class LayerCopies:
             states=tuple([extension.layer_state(begin.codes, place) for extension in self._program.extensions]),
         )  # fmt: skip
 
-    def _noted_step(self, step: Step, begin: _Begin, place: Place, labels: dict[tuple[int, int], int]) -> _WrittenStep:
+    def _noted_step(self, step: Step, begin: _Before, place: Place, labels: dict[tuple[int, int], int]) -> _WrittenStep:
         """Return a step in codes: of an operator of the layer, in the pass of ``place``."""
         if not isinstance(step, Compute | Collective):
             raise OtherStateError
@@ -331,7 +331,7 @@ class LayerCopies:
         names = self._context.name_indices[op_id]
         return Label(phase, *names, self._program.stage, place.microbatch, place.step)
 
-    def _noted_changes(self, begin: _Begin) -> tuple[_NotedChange, ...]:
+    def _noted_changes(self, begin: _Before) -> tuple[_NotedChange, ...]:
         positions = {block.number: i for i, block in enumerate(begin.live) if block is not None}
         changes = []
         for change in self._writer.memory.from_change(begin.change):
@@ -346,7 +346,7 @@ class LayerCopies:
             changes.append(_NotedChange(step, change.at_end, change.delta_bytes, change.category, block, user))
         return tuple(changes)
 
-    def _noted_live(self, begin: _Begin, microbatch: int) -> tuple[tuple[int, tuple[_NotedBlock, int] | None], ...]:
+    def _noted_live(self, begin: _Before, microbatch: int) -> tuple[tuple[int, tuple[_NotedBlock, int] | None], ...]:
         """Return the storages that the layer has freed, then those that it has allocated, in order."""
         live, freed, allocated = self._memory.live(microbatch), [], []
         for position, (storage, before) in enumerate(zip(begin.layer.storages, begin.live, strict=True)):
@@ -365,7 +365,7 @@ class LayerCopies:
                 allocated.append((position, (noted, user - begin.codes.first if user >= 0 else -1)))
         return (*freed, *sorted(allocated, key=lambda item: item[1][0].number))
 
-    def _noted_gradients(self, begin: _Begin) -> tuple[tuple[int, _NotedBlock], ...]:
+    def _noted_gradients(self, begin: _Before) -> tuple[tuple[int, _NotedBlock], ...]:
         gradients = []
         for position, (weight, was_live) in enumerate(zip(begin.layer.weights, begin.weights, strict=True)):
             block = self._memory.gradients.get(weight)
@@ -375,14 +375,14 @@ class LayerCopies:
                 gradients.append((position, self._noted_block(begin, block)))
         return tuple(sorted(gradients, key=lambda item: item[1].number))
 
-    def _noted_block(self, begin: _Begin, block: Block) -> _NotedBlock:
+    def _noted_block(self, begin: _Before, block: Block) -> _NotedBlock:
         if block.number % BLOCKS_PER_STREAM <= begin.block:
             raise OtherStateError
         return _NotedBlock(begin.codes.code(block.step), block.size, block.category, block.number - begin.block)
 
     # -- a copy --------------------------------------------------------------------------------------------------------
 
-    def _copy(self, begin: _Begin, written: _WrittenLayer, place: Place) -> None:
+    def _copy(self, begin: _Before, written: _WrittenLayer, place: Place) -> None:
         codes, context = begin.codes, self._context
         numbers = [*range(codes.first, codes.first + len(written.steps)), *reversed(codes.outside)]
         self._copy_steps(begin, written, numbers, place)
@@ -402,7 +402,7 @@ class LayerCopies:
         for extension, state in zip(self._program.extensions, written.states, strict=True):
             extension.set_layer_state(state, codes, place)
 
-    def _copy_steps(self, begin: _Begin, written: _WrittenLayer, numbers: list[int], place: Place) -> None:
+    def _copy_steps(self, begin: _Before, written: _WrittenLayer, numbers: list[int], place: Place) -> None:
         ids = list(begin.layer.names)
         labels = [self._label(phase, ids[name], place) for phase, name in written.labels]
         operators = [ids[name] for _, name in written.labels]
@@ -417,7 +417,7 @@ class LayerCopies:
                 call = step.kind, step.axis, tuple(key), step.size_bytes, step.root, step.algorithm
                 append(new_tuple(Collective, (*call, after, labels[label], step.queue, step.pressure_ppm)))
 
-    def _copy_memory(self, begin: _Begin, written: _WrittenLayer, numbers: list[int], microbatch: int) -> None:
+    def _copy_memory(self, begin: _Before, written: _WrittenLayer, numbers: list[int], microbatch: int) -> None:
         memory, append, users = self._memory, self._writer.memory.append, self._memory.users
         for step, at_end, delta_bytes, category, new_block, user_code in written.changes:
             user = -1 if user_code < 0 else numbers[user_code]
@@ -448,7 +448,7 @@ class LayerCopies:
 
 
 def _only(places: list[int]) -> int:
-    """Return the only one of several places. Raises OtherStateError if there is none or another one."""
+    """Return the only one of several places. Raises OtherStateError for no place or several."""
     if len(places) != 1:
         raise OtherStateError
     return places[0]

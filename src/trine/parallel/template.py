@@ -53,7 +53,7 @@ def make_template(program: RankProgram, streams: dict[str, int]) -> ProgramTempl
 
     Raises PlanError for two collectives with the same key.
     """
-    joined, of_pass = _JoinedBlocks(program, streams), dict[int, _Block]()
+    joined, of_pass = _JoinedBlocks(program, streams), dict[int, _StepBlock]()
     for part in parts_of(program.steps):
         if isinstance(part, PassCopy):
             block = of_pass.get(id(part.source))
@@ -66,12 +66,12 @@ def make_template(program: RankProgram, streams: dict[str, int]) -> ProgramTempl
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Block:
+class _StepBlock:
     """The tasks of consecutive steps, numbered from 0.
 
     width: tasks of each step. stream: index in ``streams``, or -1. predecessors: one of each task in ``tasks``, a task
     of the block or -1 - index in ``outside``. outside: steps before the block, counted from its first (below 0), and
-    queues whose latest task before the block is meant, if there is one. last_of_queue: the latest task in the block.
+    queues (for the latest task before the block, if any). last_of_queue: the latest task in the block.
     sends, receives, collectives: task and index of each step. copies: of the host, by whether they go there.
     """
 
@@ -125,7 +125,7 @@ class _BlockOfSteps:
                 add_task(end)
                 add_predecessor(begin)
 
-    def block(self) -> _Block:
+    def block(self) -> _StepBlock:
         total = int(self.width.sum())
         kind, duration, size, stream = [JOIN] * total, [0] * total, [0] * total, [-1] * total
         streams: dict[str, int] = {}
@@ -152,7 +152,7 @@ class _BlockOfSteps:
                 host_copies[step.to_host].append(begin)
             else:
                 receives.append((begin, index))
-        return _Block(
+        return _StepBlock(
             width=self.width, kind=np.array(kind, np.int8), duration_ps=np.array(duration, np.int64),
             size_bytes=np.array(size, np.int64), stream=np.array(stream, np.int32), streams=tuple(streams),
             labels=_label_table(self.steps, self.width), tasks=np.array(self.tasks, np.int64),
@@ -189,7 +189,7 @@ class _JoinedBlocks:
     def __init__(self, program: RankProgram, streams: dict[str, int]) -> None:
         self.program, self._streams = program, streams
         self.num_steps = self._num_tasks = 0
-        self._blocks: list[_Block] = []
+        self._blocks: list[_StepBlock] = []
         self._stream: list[npt.NDArray[np.int32]] = []
         self._labels: list[npt.NDArray[np.int32]] = []
         self._edges: list[tuple[Int64, Int64]] = []
@@ -200,7 +200,7 @@ class _JoinedBlocks:
         self._copies: dict[bool, list[int]] = {False: [], True: []}
         self._collectives: dict[tuple[int | str, ...], tuple[int, Collective]] = {}
 
-    def add(self, block: _Block, part: Part) -> None:
+    def add(self, block: _StepBlock, part: Part) -> None:
         """Append the block of a part of the program."""
         first = self._num_tasks
         self._last_task[self.num_steps : self.num_steps + len(part)] = first - 1 + np.cumsum(block.width)
@@ -216,7 +216,7 @@ class _JoinedBlocks:
         self.num_steps += len(part)
         self._num_tasks += len(block.kind)
 
-    def _connect(self, block: _Block, part: Part) -> None:
+    def _connect(self, block: _StepBlock, part: Part) -> None:
         """Add the edges of a block; the first collective of a queue waits for none."""
         tasks, predecessors = block.tasks + self._num_tasks, block.predecessors + self._num_tasks
         if block.outside:
@@ -234,7 +234,7 @@ class _JoinedBlocks:
                 tasks, predecessors = tasks[has_predecessor], predecessors[has_predecessor]
         self._edges.append((tasks, predecessors))
 
-    def _add_steps(self, block: _Block, part: Part) -> None:
+    def _add_steps(self, block: _StepBlock, part: Part) -> None:
         """Add the messages and collectives of a block."""
         first, step_of = self._num_tasks, part.step if isinstance(part, PassCopy) else part.__getitem__
         self._sends += [(first + task, step_of(index)) for task, index in block.sends]  # type: ignore[misc]
@@ -273,7 +273,7 @@ class _JoinedBlocks:
         )
 
 
-def _collectives_of(block: _Block, part: Part) -> Iterable[Collective]:
+def _collectives_of(block: _StepBlock, part: Part) -> Iterable[Collective]:
     indices = [index for _, index in block.collectives]
     if isinstance(part, PassCopy):
         return part.collectives(indices)
@@ -283,7 +283,7 @@ def _collectives_of(block: _Block, part: Part) -> Iterable[Collective]:
 _NONE = np.zeros(0, np.int64)
 
 
-def _labels_of(block: _Block, part: Part) -> npt.NDArray[np.int32]:
+def _labels_of(block: _StepBlock, part: Part) -> npt.NDArray[np.int32]:
     """Return the labels of a block's tasks, with the micro-batch of the part."""
     if not isinstance(part, PassCopy):
         return block.labels
@@ -292,5 +292,5 @@ def _labels_of(block: _Block, part: Part) -> npt.NDArray[np.int32]:
     return labels
 
 
-def _pressure_of(block: _Block) -> npt.NDArray[np.int32]:
+def _pressure_of(block: _StepBlock) -> npt.NDArray[np.int32]:
     return np.zeros(len(block.kind), np.int32) if block.pressure_ppm is None else block.pressure_ppm

@@ -35,7 +35,7 @@ class StepRow:
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
+class _PlacedSpan:
     """A span in its row: the start in ps, the track, and the number of the span in its step."""
 
     span: StepSpan
@@ -87,16 +87,16 @@ def steps_timeline(rows: Sequence[StepRow], note: str = "") -> TimelineBlock | N
     )
 
 
-def _placed(row: StepRow) -> list[_Placed]:
+def _placed(row: StepRow) -> list[_PlacedSpan]:
     """Return the spans of a step, sorted by track and start."""
     found, start_ps = [], 0
     for number, span in enumerate(row.spans):
-        found.append(_Placed(span, start_ps, _TRACKS.get(span.part, _COMPUTE), number))
+        found.append(_PlacedSpan(span, start_ps, _TRACKS.get(span.part, _COMPUTE), number))
         start_ps += span.duration_ps
     return sorted(found, key=lambda each: (each.track, each.number))
 
 
-def _causes(placed: Sequence[Sequence[_Placed]]) -> list[int]:
+def _causes(placed: Sequence[Sequence[_PlacedSpan]]) -> list[int]:
     """Return the index of the span before each span of its step; -1 for the first."""
     cause: list[int] = []
     for row in placed:
@@ -106,7 +106,7 @@ def _causes(placed: Sequence[Sequence[_Placed]]) -> list[int]:
     return cause
 
 
-def _groups(rows: Sequence[StepRow], placed: Sequence[Sequence[_Placed]]) -> tuple[TrackGroup, ...]:
+def _groups(rows: Sequence[StepRow], placed: Sequence[Sequence[_PlacedSpan]]) -> tuple[TrackGroup, ...]:
     """Return one group of tracks per step."""
     groups, first = [], 0
     for row, spans in zip(rows, placed, strict=True):

@@ -109,3 +109,8 @@ def unused_options(options: Mapping[str, object], same_without: Callable[[str], 
     for name, value in options.items():
         if value is not None and same_without(name):
             yield f"{name} {value} changes no time {scope}: without it the time is the same"
+
+
+def gpus_words(count: int) -> str:
+    """Return ``1 GPU`` or ``8 GPUs``."""
+    return f"{count:,} GPU{'' if count == 1 else 's'}"

@@ -194,7 +194,7 @@ class StepCosts:
         return times
 
     def _example(self, group: npt.NDArray[np.int64], name: bytes) -> tuple[int, ...]:
-        """Return the first known group of the class ``name``, ``group`` itself if there is none."""
+        """Return the first known group of the class ``name``; ``group`` itself for a new class."""
         key = len(group), name
         if key not in self._class_examples:
             if len(self._class_examples) >= MAX_ANSWERS:
