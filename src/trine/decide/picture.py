@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from trine.common.units import format_time
 from trine.decide.cost import Range
 from trine.decide.term import Term
 from trine.results.axes import is_geometric, number, tick_at, tidy, time_scale, title, write_in_full
@@ -34,7 +35,7 @@ def draw_terms(heading: str, names: tuple[str, str], terms: Sequence[Term]) -> A
     axes.barh([row - _SHIFT for row in rows], of_a, height=_HEIGHT, color=COLOURS[0], label=names[0])
     axes.barh([row + _SHIFT for row in rows], of_b, height=_HEIGHT, color=COLOURS[3], label=names[1])
     for row, term in enumerate(shown):
-        words = _difference_words(term.difference_ps / scale.divisor)
+        words = _difference_words(term.difference_ps)
         axes.annotate(f" {words}", (max(of_a[row], of_b[row]), row), va="center", fontsize=8)
     axes.set_yticks(list(rows), [term.name for term in shown])
     axes.invert_yaxis()
@@ -48,12 +49,12 @@ def draw_terms(heading: str, names: tuple[str, str], terms: Sequence[Term]) -> A
     return figure
 
 
-def _difference_words(difference: float) -> str:
-    """Return a difference with its sign, or ``equal``."""
-    if not difference:
+def _difference_words(difference_ps: int) -> str:
+    """Return a difference with its sign and a unit of its own, or ``equal``."""
+    if not difference_ps:
         return "equal"
-    sign = "+" if difference > 0 else ""
-    return f"{sign}{number(difference)}"
+    sign = "+" if difference_ps > 0 else "-"
+    return f"{sign}{format_time(abs(difference_ps))}"
 
 
 def draw_machines(heading: str, machines: Sequence[MachineSize], limit_days: float | None) -> Any:

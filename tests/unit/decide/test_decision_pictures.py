@@ -35,7 +35,7 @@ def test_terms_are_paired_bars_the_largest_difference_first():
     (axes,) = draw_terms("a and b", ("A: a", "B: b"), terms).axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["grows", "equal"]
     assert [bar.get_width() for bar in axes.patches] == [1.0, 1.0, 3.0, 1.0]
-    assert texts(axes) == ["+2", "equal"]
+    assert texts(axes) == ["+2 s", "equal"]
     assert axes.get_xlabel().startswith("time (s)")
 
 
