@@ -1,3 +1,3 @@
 """trine's version, in one place: imported without the rest of trine."""
 
-__version__ = "0.20.0"
+__version__ = "0.21.0"
