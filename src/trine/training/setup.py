@@ -416,8 +416,19 @@ def _at_step_clock(
             known[key] = ClockedTimes(model, Bounds(each, spec), clock), clock
             if clock.is_table:
                 clocks.append(clock)
+            _forget_whole_model(model)
         models.append(known[key][0])
     return _AtStepClock(replace(gpus, models=tuple(models)), cap, tuple(clocks))
+
+
+def _forget_whole_model(model: ComputeModel) -> None:
+    """Drop a table's notes on the operators of the whole model, which decide the power: a job may split them."""
+    if model.name != TABLES:
+        return
+    from trine.compute.tables.times import TableTimes
+
+    if isinstance(model, TableTimes):
+        model.forget_notes()
 
 
 def _cap_of(
