@@ -70,10 +70,9 @@ def _judge(log: NcclLog, expected: Expected, rows: Sequence[CheckedRow], foreign
     """Return the verdict on a log: on its curve, unless the log itself says that the curve means little."""
     if foreign:
         return Verdict(state=MISFIT, reason="; ".join(foreign))
-    if log.has_wrong_results:
-        return Verdict(state=UNDECIDED, reason="the test found wrong results, so its times say little (see the note)")
-    if log.fault is not None:
-        return Verdict(state=UNDECIDED, reason=log.fault)
+    if log.unsound is not None:
+        see = " (see the note)" if log.has_wrong_results else ""
+        return Verdict(state=UNDECIDED, reason=f"{log.unsound}{see}")
     measured = [row.measured_ps for row in rows]
     judged = check_curve(expected, measured, stated=stated_causes(log), excluded=excluded_causes(log))
     if log.aggregated > 1 and judged.state == MISFIT and any(row.state == FAST for row in rows):

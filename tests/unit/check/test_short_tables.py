@@ -52,6 +52,9 @@ FORMS = {
     "bits": ("size,algbw_Gbps", "{s},{alg8:.4f}", "all_reduce"),
     "markdown": ("| Size | Time (us) | AlgBW (GB/s) | BusBW (GB/s) |\n|---:|---:|---:|---:|",
                  "| {unit}B | {t} | {a:.2f} | {b:.2f} |", None),
+    "units in the cells": ("| payload | busbw | algbw |\n| --: | --: | --: |",
+                           "| {unit}iB | {b:.3f}GBps | {a:.3f}GBps |", None),
+    "bits in the cells": ("size,algbw", "{s},{alg8:.4f} Gb/s", "all_reduce"),
     "blanks": ("# size   time   busbw", "  {unit}iB   {t}   {b:.3f}", None),
 }  # fmt: skip
 
