@@ -220,6 +220,8 @@ _GPU_NAMES = re.compile(
     r"|MI\d{2,3}[XA]?)\b",
     re.IGNORECASE,
 )
+#: Names of drivers that say nothing about the model.
+_NO_MODEL = re.compile(r"(?:NVIDIA )?(?:Graphics )?Device\b.*|GPU\b.*", re.IGNORECASE)
 #: Models sold both as SXM module and as PCIe card.
 _TWO_FORMS = ("P100", "V100", "A100", "A800", "H100", "H800", "H200")
 _PCIE_CARD = re.compile(r"PCI-?E\b|\bNVL\b", re.IGNORECASE)
@@ -289,6 +291,8 @@ def doubts(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
     for name in _strange_gpus(log, cluster):
         if not any(_is(name, gpu) for gpu in known_gpus()):
             strange.append(name)
+    unknown = [name for name in log.gpu_names if not _GPU_NAMES.search(name) and not _NO_MODEL.fullmatch(name)]
+    strange += unknown if _models_of(cluster) else []
     return (*differences, *([_other_gpus(strange, cluster)] if strange else []))
 
 

@@ -54,7 +54,7 @@ MAX_LABELS = 256
 #: The collective of each test program.
 OPS = {
     "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
-    "broadcast": "broadcast", "reduce": "reduce", "alltoall": "all_to_all", "alltoallv": "all_to_all_v",
+    "broadcast": "broadcast", "reduce": "reduce", "alltoall": "all_to_all",
     "gather": "gather", "scatter": "scatter", "sendrecv": "send_recv",
 }  # fmt: skip
 REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")

@@ -50,7 +50,7 @@ _TIMES = {
     "microseconds": "us", "ms": "ms", "msec": "ms", "milliseconds": "ms", "s": "s", "sec": "s", "seconds": "s",
 }  # fmt: skip
 #: A unit of bandwidths: prefix, i of powers of 1024, bytes or bits.
-_RATE = re.compile(r"(?P<prefix>[KMGT]?)(?P<binary>i?)(?P<what>B|bytes?|bits?)(?:/s|/sec|ps)?", re.IGNORECASE)
+_RATE = re.compile(r"(?P<prefix>[KMGT]?)(?P<binary>i?)(?P<what>B|bytes?|bits?)(?:/s|/sec|ps|s)?", re.IGNORECASE)
 #: A bandwidth with its unit in one cell: ``17.13GBps``.
 _RATE_CELL = re.compile(rf"(?P<number>[\d.,]+) ?(?P<unit>{_RATE.pattern})", re.IGNORECASE)
 #: The units to write, by the kind of column.
@@ -62,9 +62,11 @@ _ACCEPTED = {
 _COLUMN = re.compile(r"(?P<name>[A-Za-z][A-Za-z _-]*?)[\s_]*(?:[(\[](?P<unit>[^)\]]{1,20})[)\]])?")
 _TRAILING_UNIT = re.compile(
     r"(?P<name>.+?)[ _](?P<unit>[kmgt]?i?B|bytes|[num\u00b5\u03bc]?s|[num]?sec|seconds"
-    r"|[kmgt]?i?b(?:its?)?(?:/s|/sec|ps))",
+    r"|[kmgt]?i?b(?:its?)?(?:/s|/sec|ps)|[kmgt]i?bs)",
     re.IGNORECASE,
 )
+#: Largest distance of a size from a whole number of bytes.
+_WHOLE = 1e-3
 #: A printed algbw below this is rounded too far to contradict a time.
 _PRECISE_BYTES_PER_S = 1e9
 _RULE = re.compile(r"[\s|:+=-]*")
@@ -262,12 +264,23 @@ def _row(cells: Sequence[str], columns: Sequence[_Column]) -> LogRow | None:
 
 
 def _size_of(cell: str, unit: str) -> int | None:
-    """Return a size in bytes: ``8M``, ``8 MB`` and ``8 MiB`` are 2^23, as nccl-tests reads them."""
+    """Return a size in bytes: ``8M``, ``8 MB`` and ``8 MiB`` are 2^23, as nccl-tests reads them.
+
+    A size with decimals is of powers of 1000 if only they give whole bytes: ``134.217728 MB``.
+    """
     text = re.sub(r"(?i)(?<=[KMGT])i?B$|(?<=\d)\s*B(?:ytes)?$", "", cell.strip())
     try:
         return parse_size(text) * _BYTES[unit.lower()]
     except UnitError:
+        value = number_of(text)
+    power = {"kb": 1, "mb": 2, "gb": 3}.get(unit.lower().replace("i", ""))
+    if value is None or power is None:
         return None
+    for base in (1024, 1000) if "i" not in unit.lower() else (1024,):
+        size = value * base**power
+        if size >= 1 and abs(size - round(size)) < _WHOLE:
+            return round(size)
+    return None
 
 
 def _bytes_per_s(unit: str) -> float:

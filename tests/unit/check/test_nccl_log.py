@@ -528,6 +528,21 @@ def test_cpu_times_decide_nothing(tmp_path: Path) -> None:
     assert any(note.startswith("A is incomplete: rows end") for note in compare_logs(short, usual).notes)
 
 
+def test_a_program_without_a_model_is_named(tmp_path: Path) -> None:
+    text = "# Collective test starting: alltoallv_perf\n" + log(ROWS, "alltoall", named=False)
+    with pytest.raises(InputError, match=r"is a run of alltoallv_perf, which trine does not model; --op NAME"):
+        read(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "is_noted"),
+    [("NVIDIA XYZ 9000", True), ("MXC500", True), ("Device 0x740f", False), ("NVIDIA H100 80GB HBM3", False)],
+)
+def test_a_gpu_that_trine_does_not_know_is_noted(tmp_path: Path, gpu: str, is_noted: bool) -> None:
+    result = check_log(read(tmp_path, log(ROWS, gpu=gpu)), load_cluster("dgx-h100"))
+    assert any(f"the log names {gpu}, the cluster has h100-sxm" in note for note in result.notes) == is_noted
+
+
 def test_a_fit_to_another_machine_is_noted(tmp_path: Path) -> None:
     rows = [(1 << 20, 26.6, 26.0), (1 << 23, 84.5, 84.0), (1 << 26, 301.5, 301.0), (1 << 30, 4190.0, 4189.0)]
     fitted = fit_cluster("dgx-h100", [read(tmp_path, log(rows, gpu="NVIDIA A100-SXM4-80GB"))])
