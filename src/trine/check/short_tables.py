@@ -277,7 +277,7 @@ def _size_of(cell: str, unit: str) -> int | None:
     if value is None or power is None:
         return None
     for base in (1024, 1000) if "i" not in unit.lower() else (1024,):
-        size = value * base**power
+        size = value * float(base**power)
         if size >= 1 and abs(size - round(size)) < _WHOLE:
             return round(size)
     return None
