@@ -137,6 +137,7 @@ KNOWN_FILES = (
     KnownFile(CLUSTER, (r"^(?:devices|base)[ \t]*:", r"^(?:base|links|name|notes|library|topology|fabric)[ \t]*:"),
               "a cluster file of trine", "give it as --cluster FILE"),
     KnownFile(CHAKRA, (r'"workload_graph"\s*:',), "a Chakra trace in JSON", "trine chakra inspect FILE"),
+    KnownFile(CHAKRA, (r"\A.{1,3}\n\x05\d\.\d\.\d",), "a Chakra trace", "trine chakra inspect FILE"),
     KnownFile(TRACE, (r'"traceEvents"\s*:',), "a profiler trace of PyTorch", "trine trace inspect FILE"),
     KnownFile(TRACE, (r'"schema"\s*:\s*"[\d.]+-chakra', r'"nodes"\s*:'), "an execution trace of PyTorch",
               "trine trace inspect FILE, with the profiler trace beside it"),
