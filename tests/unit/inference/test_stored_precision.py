@@ -68,7 +68,7 @@ def test_kimi_has_its_attention_in_16_bits_and_its_experts_in_4():
     evidence = {each.what: each.kind for each in answer.evidence}
     assert evidence["GEMMs"] == "interpolated"
     assert evidence["experts"] == "interpolated"
-    assert answer.weights_bytes * 8 == pytest.approx(595e9, rel=0.05)  # GB of moonshotai/Kimi-K2.5; small factors are on each GPU
+    assert answer.weights_bytes * 8 == pytest.approx(595e9, rel=0.05)  # size of moonshotai/Kimi-K2.5 in bytes
 
 
 def test_weights_without_kernels_are_named_as_an_assumption(tmp_path):
