@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -15,15 +15,15 @@ from trine.inference.shards import local_products
 from trine.inference.steps import Deployment, PromptChunk
 from trine.workload.architecture.blocks import Attention, Mixer, Mixture, Mlp
 
-if TYPE_CHECKING:
-    pass
-
-
 #: Bounds of the bundle: tokens and sequences of a step, contexts; expert-parallel degrees.
 MAX_TOKENS, MAX_SEQUENCES, MAX_CONTEXT, MAX_EP = 8_192, 1_024, 131_072, 8
+#: Columns of the tables by more than one number, and those of versions up to August 2026.
+ATTENTION = ("layer", "prefill_chunk", "prefill_key", "n_decode", "kv_decode", "decode_q_len", "time_us")
+OLDER_ATTENTION = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us")
+EXPERTS = ("ep", "tokens", "activated_experts", "time_us")
 _SMALLEST = 16
 _ACTIVATION, _LOGIT, _LOGIT_PASSES, _SAMPLING_KERNELS = 2, 4, 3, 8
-Times = Iterator[tuple[object, ...]]
+Times = Iterator[tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,13 @@ def attention_rows(deployment: Deployment, attention: Attention) -> Times:
         for count, context, decode_us in decodes:
             if (new or count) and new + count <= MAX_TOKENS:
                 yield "attention", new, key, count, context, 1, prefill_us + decode_us
+
+
+def older_attention(rows: Times) -> Times:
+    """Yield rows of attention in the columns :data:`OLDER_ATTENTION`: cached tokens of a chunk, not its key length."""
+    for _, new, key, count, context, _, time_us in rows:
+        cached = int(key - new / 2)
+        yield new, cached, count, context, time_us
 
 
 def _key_lengths(new: int) -> list[float]:
