@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from trine.compute.cost import Sizing
-from trine.compute.kinds import FAMILIES, family_of, kind_of
+from trine.compute.kinds import FAMILIES, LOOP_FAMILIES, family_of, kind_of
 from trine.compute.origin import known_gpu
 from trine.compute.roofline import has_tf32_products, precision_of
 from trine.errors import InputError, nearest
 from trine.gpu.detail.choice import layers_called
-from trine.gpu.operators.shapes import NO_PROGRAM, PRODUCTS, Kernels, kernels_of
+from trine.gpu.operators.shapes import PRODUCTS, Kernels, kernels_of
 from trine.graph.taskgraph import COMPUTE
 from trine.graph.workload import OPTIMIZER, SYNTHESISED, Operator
 from trine.parallel.job import JobContext
@@ -168,7 +168,7 @@ def _fits(candidate: _Candidate, word: str) -> bool:
     operator = candidate.operator
     family = family_of(kind_of(operator))
     if word == KERNEL:
-        return family not in NO_PROGRAM
+        return family not in LOOP_FAMILIES
     return family in _FAMILIES.get(word, ()) or word in (operator.name, operator.name.rpartition("::")[2])
 
 

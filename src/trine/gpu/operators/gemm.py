@@ -346,8 +346,10 @@ class _Writer:
             self._add_partials(first)
         out = self.buffers.out + tile * self.out_lines * self.line
         if kernel.shape.accumulates:
-            self.builder.add(isa.LOAD, self.out_lines, (Operand(isa.READ, 0, out, self.line),), "load sum", self.unroll)
-            self.builder.add(isa.WAITCNT, 0, (), "load sum")
+            # Each line is stored as soon as its old value has come; the next tile's loads do not wait for that.
+            operands = (Operand(isa.READ, 0, out, self.line), Operand(isa.WRITE, 0, out, self.line))
+            self.builder.add(isa.COPY, self.out_lines, operands, "add to result", self.unroll)
+            return
         self.builder.add(isa.STORE, self.out_lines, (Operand(isa.WRITE, 0, out, self.line),), "store", self.unroll)
 
     def _add_partials(self, first: int) -> None:

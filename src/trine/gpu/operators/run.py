@@ -83,7 +83,7 @@ def time_without_bandwidth(gpu: Gpu, kernel: GemmKernel) -> int:
         return _gemm_ps(fast, kernel, kernel.whole)
     steps = min(STEPS[0], kernel.steps)
     delays_ps = _all_waves_ps(fast, kernel, steps) - kernel.waves * steps * kernel.step_ps
-    return kernel.arithmetic_ps + delays_ps
+    return kernel.arithmetic_ps + max(delays_ps, gpu.model.launch_ps)
 
 
 def _all_waves_ps(gpu: Gpu, kernel: GemmKernel, steps: int) -> int:

@@ -6,7 +6,7 @@ import math
 
 from trine.common.precision import PRECISIONS
 from trine.compute.cost import elements, factors, is_gradient, moved, wants, work_of
-from trine.compute.kinds import family_of, kind_of
+from trine.compute.kinds import LOOP_FAMILIES, family_of, kind_of
 from trine.compute.resize import Resized, is_expert_product
 from trine.compute.roofline import dtype_name
 from trine.errors import InputError
@@ -15,8 +15,6 @@ from trine.gpu.operators.stream import StreamShape
 from trine.graph.workload import Tensor
 
 PRODUCTS = frozenset({"linear", "matmul"})
-#: Families whose kernels have loops that neither form describes.
-NO_PROGRAM = frozenset({"attention", "conv", "scan"})
 #: Families whose kernels keep a row on chip until all of it has been read.
 _ROWWISE = frozenset({"layer_norm", "group_norm", "softmax"})
 _ITEM_BYTES = {precision.name: float(precision.bytes) for precision in PRECISIONS}
@@ -31,7 +29,7 @@ def kernels_of(sizes: Resized, precision: str) -> Kernels:
     """
     family = family_of(kind_of(sizes.operator))
     name = sizes.operator.name
-    if family in NO_PROGRAM:
+    if family in LOOP_FAMILIES:
         raise InputError(f"{name} has no program at the load-store level: {family} kernels are not modelled there")
     if family in PRODUCTS:
         found = _products(sizes, precision)
