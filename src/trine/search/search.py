@@ -87,7 +87,8 @@ FAMILY, LAYOUT, REFINED = range(3)
 
 
 class Search:
-    """A best-first search of one space. rejected: numbers of layouts by reason; ranked: simulated ones that fit.
+    """A best-first search of one space. rejected: numbers of layouts by reason; ranked: simulated ones that fit;
+    estimated: further layouts of the answer that were not simulated.
 
     pareto: simulate layouts that no result beats in both time and memory, besides the ``top`` fastest ones; in a large
     space that is not searched exactly, by estimates, and at most MAX_ON_FRONTIER.
@@ -126,6 +127,7 @@ class Search:
         self.least_needed: list[tuple[Layout, int]] = []
         self.rejected: Counter[str] = space.rejected
         self.ranked: list[Ranked] = []
+        self.estimated: list[Ranked] = []
 
     def run(self) -> None:
         """Search until no layout is left whose lower bound beats the results. Raises PlanError if none fits.
@@ -196,6 +198,11 @@ class Search:
 
     def _is_allowed(self, family: Family) -> bool:
         return any(not self.space.reason(layout) for layout in family.layouts())
+
+    def answer(self) -> list[Ranked]:
+        """Return the layouts of the answer: the recommended one, then the others by time, simulated or estimated."""
+        others = sorted([*self.ranked[1:], *self.estimated], key=lambda each: each.order)
+        return [self.ranked[0], *others][: self.top]
 
     # -- lower bounds ------------------------------------------------------------------------------------------------
 
