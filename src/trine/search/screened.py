@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
 
 from trine.parallel.plan import PARAMETERS_SHARDED
+from trine.search.bounds import memory_bound
 from trine.search.calibration import sample_of, simulate_few_layers, together
 from trine.search.likely_costs import LikelyCosts
 from trine.search.ranked import Ranked
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from trine.search.worker import Outcome
 
 #: Families whose forms are measured together with the form of the first family.
-FAMILIES_AHEAD = 3
+FAMILIES_AHEAD = 1
 #: Schedules with a rough estimate (no schedule: one stage).
 _ROUGHLY_KNOWN = (None, "1f1b", "interleaved", "gpipe")
 #: A probe has the clock of a long step. The clock of a shorter step raises no speed by more than this, as a share of
@@ -69,7 +71,7 @@ class ScreenedSearch(Search):
     """
 
     screen: LayoutScreen | None = None
-    layouts_ahead, probes_per_task = 4, 2
+    layouts_ahead, probes_per_task = 2, 1
 
     def search(self, families: Sequence[Family]) -> None:
         """Search the families; without bounds, exactly, for the frontier, or in a small space, as :class:`Search`."""
@@ -95,8 +97,10 @@ class ScreenedSearch(Search):
         self._likely_tight: list[Entry] = []
         self._memory_low: dict[tuple[bool, bool], float] = {}
         kept = self.without_twins(families)
-        self._likely = LikelyCosts({form_of_layer(family.layout): family.layout for family in kept}, self.costs)
-        self.measure(self._likely.smallest())
+        every = (family.layout._replace(recompute=each) for family in kept for each in family.recompute)
+        self._likely = LikelyCosts({form_of_layer(layout): layout for layout in every}, self.costs)
+        firsts = {family.recompute[0] for family in kept}
+        self.measure([layout for layout in self._likely.smallest() if layout.recompute in firsts])
         for family in kept:
             heapq.heappush(self.queue, Entry(self._rough_estimate(family), family.layout.key, FAMILY, family))
 
@@ -142,7 +146,16 @@ class ScreenedSearch(Search):
     # -- probes --------------------------------------------------------------------------------------------------------
 
     def _is_measured(self, family: Family) -> bool:
-        return form_of_layer(family.layout) in self.costs
+        """Return whether a family's form was measured, or micro-batches below and above it, so that a guess is close.
+
+        Then its layouts enter the queue, and a probe waits until one of them is among the best and likely to fit.
+        """
+        return self._likely.is_close(form_of_layer(family.layout))
+
+    def family_costs(self, family: Family) -> LayerCosts | None:
+        """Return the measured or likely costs of a family's form."""
+        form = form_of_layer(family.layout)
+        return super().family_costs(family) if self.screen is None or form in self.costs else self._likely.of(form)
 
     def _measure_next(self, entry: Entry) -> None:
         """Measure a layer for a family and the next ones of the queue; queue the family again."""
@@ -170,6 +183,21 @@ class ScreenedSearch(Search):
             return super()._family_bound(family)
         costs = self._likely.of(form_of_layer(family.layout))
         return self._least_of_pipelines(family.layout, self._pipelines_of(family), costs)
+
+    def may_fit(self, layout: Layout) -> bool:
+        """Return whether memory may hold a layout, also by the activations of another micro-batch of its form.
+
+        Activations grow exactly with the micro-batch; the peak beside them does not.
+        """
+        if not super().may_fit(layout):
+            return False
+        costs = None if self.screen is None or not self.capacity else self._likely.of(form_of_layer(layout))
+        if costs is None:
+            return True
+        costs = replace(costs, peak=0, rise=0)
+        least = memory_bound(layout, self.micro_batches(layout), costs, self.layers, self.stages_of(layout))
+        outside = facts_of(self.space.software, self.space.plan(layout), self.job.workload).outside_bytes
+        return least + outside <= self.capacity
 
     # -- estimates -----------------------------------------------------------------------------------------------------
 

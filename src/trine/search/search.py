@@ -364,7 +364,7 @@ class Search:
 
     def expand(self, family: Family) -> None:
         """Queue the layouts of a family that meet all rules; offload waits until memory rejects the other layouts."""
-        costs = self.costs.get(form_of_layer(family.layout))
+        costs = self.family_costs(family)
         self._of_family[_family_of(family.layout)] = costs
         spare = self._small_gains(family, costs) if self.estimates else ()
         for layout in family.layouts():
@@ -375,6 +375,10 @@ class Search:
             else:
                 self._num_with_offload += len(family.offload) - 1
                 self._push(layout, costs)
+
+    def family_costs(self, family: Family) -> LayerCosts | None:
+        """Return the costs of a family's form; None if they are unknown."""
+        return self.costs.get(form_of_layer(family.layout))
 
     def _small_gains(self, family: Family, costs: LayerCosts | None) -> set[tuple[str | None, int]]:
         """Return the schedules that gain hardly more than fewer virtual stages do, by their bounds."""
