@@ -77,7 +77,16 @@ def find_repeats(tasks: Compared, micro_batches: int, simulated: int, first: int
     first: the first micro-batch that may repeat; programs of earlier ones are different.
     If the missing micro-batches are no multiple of the period, the result stands for fewer: the run then needs
     :attr:`Repeats.left_out` more.
+
+    A large run starts with few classes of ranks (:mod:`trine.folding.stages`). Windows before its first stop are found
+    among these: their ranks differ only later. All ranks repeat only if one of each of these classes does.
     """
+    folded = tasks.run.folded
+    if tasks.num_stages is None and folded is not None and len(folded.stages) > 1:
+        coarse = Compared(tasks.run, num_stages=1)
+        repeats = find_repeats(coarse, micro_batches, simulated, first)
+        if repeats is None or _ends_before(repeats, coarse):
+            return repeats
     tracks = tasks.tracks
     each_rank = _EachRank(tracks)
     for distance in DISTANCES:
@@ -93,6 +102,17 @@ def find_repeats(tasks: Compared, micro_batches: int, simulated: int, first: int
                 micro_batches=micro_batches, simulated=simulated,
             )  # fmt: skip
     return None
+
+
+def _ends_before(repeats: Repeats, tasks: Compared) -> bool:
+    """Return whether the windows, and all tasks compared for them, end before ranks of one class begin to differ."""
+    until_ps, by_start = tasks.end_ps, tasks.by_start
+    for window in repeats.windows:
+        behind = int(np.searchsorted(by_start.start, window.end_ps))
+        latest_ps = int(by_start.latest_end[behind - 1]) + window.end_ps - window.start_ps
+        if until_ps is not None and latest_ps >= until_ps:
+            return False
+    return True
 
 
 class _EachRank:
