@@ -17,7 +17,7 @@ from trine.cluster.select import slow_down
 from trine.errors import TrineError
 from trine.folding import shifts, stages
 from trine.folding.lists import Times, Track, tracks_of
-from trine.folding.period import MAX_TRIED, _EachRank, _Sorted, _Stretch, _stretches, _with_rank, first_counts
+from trine.folding.period import MAX_TRIED, _SomeRanks, _Sorted, _Stretch, _stretches, _with_rank, first_counts
 from trine.folding.shifts import TasksByStart
 from trine.graph.taskgraph import Records
 from trine.results import Result
@@ -146,7 +146,7 @@ def test_a_look_at_single_ranks_changes_no_repetition(seed: int, monkeypatch: py
     if case is None:
         return
     quick = case.run(fold="exact")
-    monkeypatch.setattr(_EachRank, "may_repeat", lambda *_: True)
+    monkeypatch.setattr(_SomeRanks, "may_repeat", lambda *_: True)
     assert case.run(fold="exact").repeats == quick.repeats
 
 

@@ -35,6 +35,8 @@ MAX_TRIED = 0.75
 MAX_FIRST = 0.5
 #: Fewer micro-batches than this are all simulated.
 MIN_MICRO_BATCHES = 12
+#: Ranks that are asked one by one whether they repeat, before all together.
+MAX_ASKED = 4
 #: Micro-batches that are tried first without a pipeline, and if the launching thread waits for the GPU in each.
 FIRST_MICRO_BATCHES, FIRST_IF_WAITING = 6, 4
 #: Rounds (one micro-batch per stage) that are tried first with virtual stages. The first rank begins
@@ -88,11 +90,11 @@ def find_repeats(tasks: Compared, micro_batches: int, simulated: int, first: int
         if repeats is None or _ends_before(repeats, coarse):
             return repeats
     tracks = tasks.tracks
-    each_rank = _EachRank(tracks)
+    some_ranks = _SomeRanks(tracks)
     for distance in DISTANCES:
         if 2 * distance > simulated:
             break
-        if len(tracks) > 1 and not each_rank.may_repeat(distance, first):
+        if len(tracks) > MAX_ASKED and not some_ranks.may_repeat(distance, first):
             continue
         windows, keys = repeated_windows(tasks.by_start.shifts(distance, first), distance)
         numbers = repeated_micro_batches(tracks, keys, distance) if windows else ()
@@ -115,16 +117,19 @@ def _ends_before(repeats: Repeats, tasks: Compared) -> bool:
     return True
 
 
-class _EachRank:
-    """The tracks of single ranks, each of which repeats if all together do. One costs a part of the whole search."""
+class _SomeRanks:
+    """The tracks of a few single ranks, each of which repeats if all together do. One costs a part of the whole search;
+    the first one mostly refuses, or none does.
+    """
 
     def __init__(self, tracks: Sequence[Track]) -> None:
-        self._tracks = sorted(tracks, key=lambda track: len(track.times.start))
+        by_size = sorted(tracks, key=lambda track: len(track.times.start))
+        self._tracks = by_size[:: -(-len(by_size) // MAX_ASKED)]
         self._by_start: dict[int, TasksByStart] = {}
-        self._order = list(range(len(tracks)))
+        self._order = list(range(len(self._tracks)))
 
     def may_repeat(self, distance: int, first: int) -> bool:
-        """Return whether each rank repeats, all at some common time with the same period.
+        """Return whether each of these ranks repeats, all at some common time with the same period.
 
         The first rank that does not is asked first for the next distance.
         """
