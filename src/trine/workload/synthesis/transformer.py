@@ -468,14 +468,19 @@ def dispatch(graph: Graph, x: Tensor, numbers: Tensor, layer: str, shape: Attrib
 
 
 def combine(graph: Graph, x: Tensor, shares: Tensor, numbers: Tensor, layer: str, shape: Attributes) -> Tensor:
-    """Sum the results of each token's experts (B, S k, features), weighted by their shares: (B, S, features)."""
+    """Sum the results of each token's experts (B, S k, features), weighted by their shares: (B, S, features).
+
+    The gradient of the shares needs x, which is kept, unless the software weights the experts' activations: then the
+    operator sums alone. It still writes that gradient, as small as the shares, in place of the activation.
+    """
     attributes = {"moe": "combine", **shape}
     out = graph.tensor((*shares.shape[:-1], x.shape[-1]))
     op = graph.forward("aten::index_add", (x, shares, numbers), (out,), layer, attributes)
+    weighted = () if graph.writes.expert_shares == "activation" else (x,)
 
     def backward() -> None:
         dx, dshares = graph.like(x), graph.like(shares)
-        inputs = (graph.gradient(out), x, shares, numbers)
+        inputs = (graph.gradient(out), *weighted, shares, numbers)
         graph.backward("index_add_backward", inputs, (dx, dshares), op, attributes)
         graph.give(x, dx, op)
         graph.give(shares, dshares, op)
