@@ -138,6 +138,8 @@ def _cast_input(
     of_experts = {name: value for name, value in attributes.items() if name != "replicated"}
     cast = graph.cast(x, recipe, layer, of_experts)
     cast_attributes: dict[str, object] = {"precision": recipe.products, "weight_copies": recipe.weight_copies}
+    if recipe.product_kernels > 1:
+        cast_attributes["kernels"] = float(recipe.product_kernels)
     if graph.fuses_experts and len(weight.shape) > 2:
         cast_attributes["grouped_kernel"] = "one"
     return cast, {**attributes, **cast_attributes}
