@@ -316,7 +316,7 @@ def write_json(
         want_stdout()
         print(json.dumps(document, indent=2, allow_nan=False), flush=True)
         return
-    from trine.common.spec import write_json as write
+    from trine.common.outputs import write_json as write
 
     with writes():
         keep_input(target)

@@ -79,14 +79,14 @@ class RankOptions:
 
     def stragglers(self) -> Stragglers | None:
         """Return slow ranks and jitter, or None without either. Raise InputError for options without effect."""
-        from trine.parallel.stragglers import PER, Stragglers, parse_jitter, parse_slow
-
         if self.jitter is None and self.jitter_per is not None:
             raise InputError("--jitter-per needs --jitter")
         if self.jitter is None and self.seed is not None and self.repeat is None:
             raise InputError("--seed matters to --jitter and --repeat only")
         if not self.slow and self.jitter is None:
             return None
+        from trine.parallel.stragglers import PER, Stragglers, parse_jitter, parse_slow
+
         slow = parse_slow(self.slow)
         jitter = None if self.jitter is None else parse_jitter(self.jitter)
         per = PER[0] if self.jitter_per is None else self.jitter_per
@@ -370,9 +370,11 @@ class ProfilesAnswer(Section):
 
     def document(self) -> dict[str, object]:
         """Return ``other_profiles``, if any."""
+        if not self._found:
+            return {}
         from trine.search.other_profiles import PROFILE
 
-        return {"other_profiles": PROFILE.rows(self._found)} if self._found else {}
+        return {"other_profiles": PROFILE.rows(self._found)}
 
 
 class NeighbourAnswer(Section):

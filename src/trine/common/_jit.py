@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from trine.common._jit_files import say_once, usable
-from trine.common.outputs import user_cache
+from trine.common.user_folders import user_cache
 
 #: Scalars of a kernel: Python or numpy numbers; int64 and float64 once compiled. Numba does not read annotations.
 Int: TypeAlias = Any

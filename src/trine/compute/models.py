@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from trine.cluster.presets import GpuSpec, load_gpu
@@ -25,13 +25,13 @@ from trine.compute.roofline import (
     least_time_s,
     precision_of,
 )
-from trine.compute.tables.times import SizedTimes
 from trine.errors import InputError, PlanError, nearest
 from trine.graph.workload import SYNTHESISED, Operator, Workload
 
 if TYPE_CHECKING:
     from trine.compute.calibration import Calibration
     from trine.compute.law import FitReport
+    from trine.compute.linear import LinearTimes
 
 # Conversion of a recorded operator's time to a different GPU.
 #
@@ -52,6 +52,8 @@ class Transfer:
     """
 
     def __init__(self, source: GpuSpec, target: GpuSpec, workload: Workload) -> None:
+        from trine.compute.tables.times import SizedTimes
+
         check_peaks(source)
         check_peaks(target)
         self.source, self.target = source, target
@@ -162,15 +164,22 @@ class Linear:
         self, workload: Workload, transfer: Transfer | None = None, calibration: Calibration | None = None, *,
         name: str = "linear",
     ) -> None:  # fmt: skip
-        from trine.compute.linear import LinearTimes
-
         self.name = name
         self._synthesised = is_synthesised(workload)
         self._batch = workload.batch
         self._sizing = Sizing(workload)
-        self._times = LinearTimes(workload, self._sizing, calibration)
         self._transfer = transfer
         self._known: dict[tuple[int, Split], Duration] = {}
+        self._workload, self._calibration = workload, calibration
+        if calibration is not None:
+            _ = self._times  # a calibration of another GPU is refused before the first operator
+
+    @cached_property
+    def _times(self) -> LinearTimes:
+        """Li's model; most traces run at their own sizes and never fit its laws."""
+        from trine.compute.linear import LinearTimes
+
+        return LinearTimes(self._workload, self._sizing, self._calibration)
 
     @property
     def notes(self) -> tuple[str, ...]:

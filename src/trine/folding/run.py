@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,6 @@ from trine.engine.models import Network, QueueModel, network_model, why_unfolded
 from trine.errors import InputError, SimulationError
 from trine.folding.extract import Extraction, extract_patterns
 from trine.folding.modes import FoldMode, fold_of
-from trine.folding.observe import Observation, observe, rank_memory
 from trine.folding.pattern import JobPatterns, Pattern
 from trine.folding.signals import whole_times
 from trine.folding.stages import FoldedRun, Folder, UnfoldedTimes
@@ -28,13 +28,16 @@ from trine.graph.placement import Placement
 from trine.graph.program import COMPUTE_STREAM, Job
 from trine.graph.taskgraph import COMPUTE, Records, TaskGraph
 from trine.parallel.instantiate import instantiate
-from trine.parallel.stragglers import Stragglers, scaled_ps
 from trine.results import Result
 from trine.results.memory import memory_timeline
 from trine.results.records import Ends
-from trine.results.repeats import RepeatedSteps, Repeats
 from trine.results.run import FoldStage, Scope
 from trine.results.traffic import LinkUse
+
+if TYPE_CHECKING:
+    from trine.folding.observe import Observation
+    from trine.parallel.stragglers import Stragglers
+    from trine.results.repeats import RepeatedSteps, Repeats
 
 # Selection of the ranks that a folded result shows: the latest, the fullest, and an even spread.
 
@@ -107,6 +110,8 @@ def one_of_each_class(run: FoldedRun, ranks: Int64) -> Int64:
 
 def _peaks(run: FoldedRun, pattern: Pattern, ranks: Int64) -> list[int]:
     """Return the peak memory in bytes of each of ``ranks``, which share one pattern."""
+    from trine.folding.observe import rank_memory
+
     memory = rank_memory(run, [pattern], np.zeros(1, np.int64))
     peaks = []
     for rank in ranks.tolist():
@@ -144,6 +149,8 @@ class StragglerScaling:
 
     def __call__(self, rank: int, tasks: Int64, duration_ps: Int64) -> Int64:
         """Return the scaled durations of ``tasks`` in the pattern of ``rank``."""
+        from trine.parallel.stragglers import scaled_ps
+
         pattern = self.job.patterns[int(self.job.pattern_of[rank])]
         scaled_tasks = np.flatnonzero((pattern.kind[tasks] == COMPUTE) & self._on_gpu(pattern.stream[tasks]))
         index = pattern.labels[5][tasks[scaled_tasks]] if self.stragglers.per == "step" else tasks[scaled_tasks]
@@ -310,6 +317,8 @@ class JobRunner:
         if self._shows_all:
             return self._with_all_ranks(whole, folded, sentence=sentence)
         ranks = representative_ranks(folded, self.fullest_program)
+        from trine.folding.observe import observe
+
         observation = observe(folded, self.placement, ranks)
         return JobRun(
             graph=observation.graph,
@@ -424,12 +433,16 @@ class _Scopes:
         return link_uses(self.carried, self.job_run.placement, step_ps)
 
     def of_ranks(self, ranks: Sequence[int]) -> Result:
+        from trine.folding.observe import observe
+
         view = observe(self.folded, self.job_run.placement, ranks)
         return self.judged(self.observed(view, ranks, self.of(tuple(ranks), False)))
 
     def spread(self) -> tuple[Result, npt.NDArray[np.float64]]:
         weights, job_run = spread_ranks(self.folded), self.job_run
         ranks = tuple(weights)
+        from trine.folding.observe import observe
+
         busy = observe(self.folded, job_run.placement, ranks, busy_only=True)
         return self.observed(busy, ranks, self.of(ranks, job_run.is_complete)), np.array(list(weights.values()))
 

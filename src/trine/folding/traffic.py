@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from trine.cluster.cluster import Cluster
@@ -16,8 +18,10 @@ from trine.graph.placement import Placement
 from trine.graph.program import Label
 from trine.graph.taskgraph import TRANSFER, Records
 from trine.parallel.template import LABEL_FIELDS
-from trine.results.repeats import RepeatedSteps, Repeats
 from trine.results.traffic import LinkUse
+
+if TYPE_CHECKING:
+    from trine.results.repeats import RepeatedSteps, Repeats
 
 _MICROBATCH, _PHASE = LABEL_FIELDS.index("microbatch"), LABEL_FIELDS.index("phase")
 

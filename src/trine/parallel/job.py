@@ -21,16 +21,16 @@ from trine.graph.grid import RankGrid
 from trine.graph.program import Label, Phase
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Tensor, Workload
 from trine.parallel.chunks import Chunk, Place, operators_by_chunk
-from trine.parallel.cuts import block_places
 from trine.parallel.deferred import DeferredHead, with_deferred_head
 from trine.parallel.expert_overlap import ExpertOverlap
 from trine.parallel.layer_counts import check_sum, uneven_counts
+from trine.parallel.layer_places import block_places
 from trine.parallel.plan import TIME, Plan, micro_batches
 from trine.parallel.rank_kinds import MixedGpus, balanced_batches, check_counts, gpus_of_stages, replica_of
 from trine.parallel.recompute import check_recompute, kept_operators, left_out_again, recomputed
 from trine.parallel.schedules import SCHEDULES, Pipeline, PipelineSchedule
-from trine.parallel.splits import TensorLayout, TensorSplit, local_parameter_bytes, rank_part, tensor_layout
 from trine.parallel.stages import BOTH, INPUT_PART, Crossing, OwnedWeight, Stages, cut_into_stages, owned_weights
+from trine.parallel.tensor_layout import TensorLayout, TensorSplit, local_parameter_bytes
 from trine.parallel.token_dispatch import ONE_PLACE, ExpertSpan
 from trine.parallel.token_partition import WHOLE, ExpertLoad, TokenPartition, expert_load, is_attention, is_expert
 from trine.parallel.workload_facts import (
@@ -136,7 +136,11 @@ class JobFacts:
     def tensor(self) -> TensorLayout:
         """The layout over tp ranks."""
         plan = self.plan
-        return tensor_layout(self.workload, plan) if plan.tp > 1 or plan.expert_tp > 1 else TensorLayout()
+        if plan.tp == 1 and plan.expert_tp == 1:
+            return TensorLayout()
+        from trine.parallel.splits import tensor_layout
+
+        return tensor_layout(self.workload, plan)
 
     @cached_property
     def splits(self) -> Mapping[int, TensorSplit]:
@@ -411,6 +415,8 @@ class JobFacts:
         """
         split = self.split_of(op)
         if split is not None and split.groups is not None and (op.phase == FORWARD or split.mode == "shared"):
+            from trine.parallel.splits import rank_part
+
             return rank_part(self.workload.tensors[op.outputs[0]], split.groups, self.plan.tp)
         if self.plan.sequence_parallel:
             return self.tensor_part

@@ -13,7 +13,7 @@ from trine.errors import PlanError, nearest_numbers
 from trine.graph.workload import FORWARD, OPTIMIZER, Operator, Tensor, Workload
 from trine.parallel.heads import multiplies_activations
 from trine.parallel.plan import BALANCED, Plan, exponent
-from trine.parallel.splits import TensorSplit
+from trine.parallel.tensor_layout import TensorSplit
 
 #: The share of an undivided operator.
 WHOLE = Fraction(1)

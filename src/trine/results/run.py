@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +20,13 @@ from trine.results import activity, headline, metrics, terms, traffic, waits
 from trine.results import energy as energy_use
 from trine.results import memory as memory_use
 from trine.results.columns import column
-from trine.results.host_memory import HostMemory
-from trine.results.operator_work import OperatorWork
-from trine.results.record_table import RecordTable
 from trine.results.records import Ends, record_table
-from trine.results.repeats import RepeatedSteps, Repeats, grows, repeated_changes, repeated_memory
+
+if TYPE_CHECKING:
+    from trine.results.host_memory import HostMemory
+    from trine.results.operator_work import OperatorWork
+    from trine.results.record_table import RecordTable
+    from trine.results.repeats import RepeatedSteps, Repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,6 +401,8 @@ class TaskRun:
         """Return the memory over time that ``memory`` makes; its tasks are those of this run."""
         changes = memory, self._step_records
         if self.repeats is not None and self._memory_grows:
+            from trine.results.repeats import repeated_changes
+
             changes = repeated_changes(memory, self.repeats.unstretched(self.records), self.repeats)
         timeline, steps = memory_use.memory_timeline(*changes), self.repeated_steps
         if steps is None:
@@ -425,14 +429,20 @@ class TaskRun:
             return ()
         memory, records = self.memory, self.records
         if self.repeats is not None and self._memory_grows:
+            from trine.results.repeats import repeated_memory
+
             memory, records = repeated_memory(memory, self.graph.labels, self._step_records, self.repeats)
         return memory_use.memory_uses(memory, self.memory_facts, self.memory_capacity_bytes, records)
 
     @cached_property
     def _memory_grows(self) -> bool:
         """Whether further micro-batches hold more memory, as in GPipe."""
+        if self.repeats is None:
+            return False
         assert self.memory is not None
-        return self.repeats is not None and grows(self.memory, self.repeats.unstretched(self.records), self.repeats)
+        from trine.results.repeats import grows
+
+        return grows(self.memory, self.repeats.unstretched(self.records), self.repeats)
 
     @property
     def repeats_each_step(self) -> bool:
@@ -442,6 +452,8 @@ class TaskRun:
             return steps is None or len(self.step_ends_ps) == steps.steps
         is_before = self.graph.labels.step[memory.task] < steps.simulated - steps.period
         before = replace(self, memory=memory.only(is_before))
+        from trine.results.repeats import grows
+
         is_same = not grows(memory, self.records, steps) and before.memory_uses == self.memory_uses
         return is_same and len(self.step_ends_ps) == steps.steps
 

@@ -304,7 +304,6 @@ def _run_micro_batches(setup: Setup, simulated: int | None) -> _Run:
     """Build and run ``simulated`` micro-batches of each step (None: all)."""
     from trine.folding.run import JobRunner
     from trine.parallel.build import job_of
-    from trine.parallel.contention import under_pressure
     from trine.results.memory import least_headroom
     from trine.training.kept_programs import written_job
     from trine.training.memory import program_uses
@@ -321,6 +320,8 @@ def _run_micro_batches(setup: Setup, simulated: int | None) -> _Run:
     )  # fmt: skip
     kernels = setup.kernels(costs)
     if kernels:
+        from trine.parallel.contention import under_pressure
+
         job = under_pressure(job, *kernels, of_rank=None if setup.mixed is None else setup.mixed.of_rank)
     estimate = partial(_has_estimate, setup) if fold_of(options.fold).may_estimate else None
     runner = JobRunner(

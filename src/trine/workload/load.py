@@ -80,6 +80,6 @@ def _is_config(path: Path) -> bool:
 
 
 def _models() -> tuple[str, ...]:
-    from trine.workload.synthesis.model_files import known_models
+    from trine.workload.synthesis.model_names import known_models
 
     return known_models()

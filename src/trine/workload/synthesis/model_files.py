@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from trine.common.inputs import PRESETS, preset_names, read_text
+from trine.common.inputs import read_text
 from trine.common.recognise import foreign_file
 from trine.errors import SpecError, as_known, nearest
+from trine.workload.synthesis.model_names import FOLDER, known_models
 from trine.workload.synthesis.spec import Bert, Densenet, EncoderDecoder, ModelSpec, Resnet, Transformer, Vgg
 
 #: Values of ``family`` in a file.
@@ -53,14 +54,7 @@ def check_family(family: object, file: str) -> str:
     return str(family)
 
 
-_FOLDER = PRESETS / "models"
 _SUFFIXES = (".yaml", ".yml", ".json")
-
-
-@cache
-def known_models() -> tuple[str, ...]:
-    """Return the names of the bundled models, sorted."""
-    return preset_names(_FOLDER)
 
 
 def load_model(name_or_path: str | os.PathLike[str]) -> ModelSpec:
@@ -80,7 +74,7 @@ def load_model(name_or_path: str | os.PathLike[str]) -> ModelSpec:
 
 @cache
 def _preset(name: str) -> ModelSpec:
-    return _read(_FOLDER / f"{name}.yaml")
+    return _read(FOLDER / f"{name}.yaml")
 
 
 def _read(path: Path) -> ModelSpec:
