@@ -245,16 +245,18 @@ def train(
     answer = TrainAnswer(plan["overlap"], ranks)
     if plan["overlap"] == RANGE:
         plan.values["overlap"] = "modelled"
-    kernel = load_target(_DETAIL)(detail, detail_perfetto)
+    kernel = _hooked(_DETAIL, detail, detail_perfetto)
     _refuse_repeat("--detail", detail, ranks)
-    zoomed = load_target(_ZOOM)(zoom)
+    zoomed = _hooked(_ZOOM, zoom)
     _refuse_repeat("--zoom", zoom, ranks)
     job = plan_from(layout, plan)
     place = _machine_of(job, plan, choices, machine, has_neighbour=neighbour is not None)
     fold = ranks.checked(job)
     flags = EmitAnswer(emit)
-    exported = load_target(_CHAKRA)(chakra, chakra_target)
-    warnings = [*place.warnings, *_leave_out_launches(exported, choices)]
+    exported = _hooked(_CHAKRA, chakra, chakra_target)
+    warnings = list(place.warnings)
+    if chakra is not None:
+        warnings += _leave_out_launches(exported, choices)
     is_record = is_recording() and not (answer.is_study or explain_memory or detail or zoom or tokens or sensitivity)
     with watched(), observing(on_job=None if chakra is None else exported.export), showing_few(is_record):
         step_options = _step_options(choices, place.cluster, fold, ranks, warnings)
@@ -291,6 +293,12 @@ def train(
     for section in sections:
         section.write()
     end(answer.finished and all(section.finished for section in sections))
+
+
+def _hooked(target: str, *values: str | None) -> Any:
+    """Return the part of the answer that a hook adds for these options; an empty part if none is given."""
+    is_given = any(value is not None for value in values)
+    return load_target(target)(*values) if is_given else Section()
 
 
 def _refuse_repeat(option: str, value: str | None, ranks: RankOptions) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from trine.cluster.cluster import Cluster
 from trine.collectives.bare import is_bare
+from trine.collectives.bus_bandwidth import bus_factor, sent_bytes
 from trine.collectives.expand import expand
 from trine.collectives.nccl import Collectives
 from trine.collectives.nccl.costs import CostContext, ll128_allowed
@@ -21,7 +22,6 @@ from trine.collectives.registry import ROOTED, known_algorithms, known_kinds, ma
 from trine.collectives.run import DomainSteps, MessageOptions, MessageTotals, run_schedule
 from trine.collectives.schedule import ExpandedSchedule, Schedule
 from trine.collectives.schedules.direct import to_the_next
-from trine.collectives.sizes import bus_factor, sent_bytes
 from trine.common.plugins import load_target
 from trine.errors import InputError, SpecError, TrineError, nearest
 

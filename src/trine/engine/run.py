@@ -7,12 +7,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from trine.common._jit import without_collector
 from trine.common.arguments import named_arguments
 from trine.common.arrays import Int64
+from trine.common.collector import without_collector
 from trine.common.observer import OnCompile, Progress, observing
 from trine.engine.circuit_model import CircuitModel
-from trine.engine.describe import deadlock, describe_task
 from trine.engine.models import Network, NetworkModel, QueueModel, is_compiled, network_model, why_unfolded
 from trine.engine.small_runs import by_twin
 from trine.engine.validate import validate
@@ -55,6 +54,8 @@ def run(
         else:
             records = by_twin(graph, model) or _compiled(graph, model)
     if graph.num_tasks and records.end_ps.min() < 0:
+        from trine.engine.describe import deadlock
+
         raise deadlock(graph, records.end_ps, records.ready_ps)
     return records
 
@@ -110,6 +111,8 @@ def advance(
 
                 snapshot = proceed(graph, model, hold, resume)
     if not snapshot.is_finished and not _waits(snapshot, hold):
+        from trine.engine.describe import deadlock
+
         raise deadlock(graph, snapshot.end_ps, snapshot.ready_ps)
     return replace(snapshot, now_ps=_last_change_ps(snapshot, 0 if resume is None else resume.now_ps))
 
@@ -189,6 +192,8 @@ def validate_snapshot(graph: TaskGraph, snapshot: Snapshot) -> None:
     wrong = ((start_ps >= 0) & ((ready_ps < 0) | (ready_ps > start_ps))) | ((end_ps >= 0) & (start_ps < 0))
     wrong |= (ready_ps > snapshot.now_ps) | (start_ps > snapshot.now_ps) | (end_ps > snapshot.now_ps)
     if wrong.any():
+        from trine.engine.describe import describe_task
+
         label = describe_task(graph, int(wrong.argmax()))
         raise InputError(f"{label} became ready, started and ended in no such order, or after {snapshot.now_ps} ps")
     active = np.flatnonzero((start_ps >= 0) & (end_ps < 0))
@@ -206,6 +211,8 @@ def _check_active(graph: TaskGraph, snapshot: Snapshot, active: Int64) -> None:
     wrong |= is_flow & (snapshot.flow_end_ps >= 0) & (snapshot.flow_end_ps <= snapshot.now_ps)
     wrong |= is_flow == is_due
     if wrong.any():
+        from trine.engine.describe import describe_task
+
         task = describe_task(graph, int(active[wrong.argmax()]))
         raise InputError(f"{task} is under way, but not due after {snapshot.now_ps} ps nor in flight", field="due_ps")
     streams = graph.stream[active[(graph.kind[active] == COMPUTE) & (graph.stream[active] >= 0)]]

@@ -29,13 +29,13 @@ from trine.graph.program import COMPUTE_STREAM, Job
 from trine.graph.taskgraph import COMPUTE, Records, TaskGraph
 from trine.parallel.instantiate import instantiate
 from trine.results import Result
+from trine.results.ends import Ends
 from trine.results.memory import memory_timeline
-from trine.results.records import Ends
 from trine.results.run import FoldStage, Scope
 from trine.results.traffic import LinkUse
 
 if TYPE_CHECKING:
-    from trine.folding.observe import Observation
+    from trine.folding.observation import Observation
     from trine.parallel.stragglers import Stragglers
     from trine.results.repeats import RepeatedSteps, Repeats
 

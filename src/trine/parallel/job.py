@@ -21,9 +21,6 @@ from trine.graph.grid import RankGrid
 from trine.graph.program import Label, Phase
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Tensor, Workload
 from trine.parallel.chunks import Chunk, Place, operators_by_chunk
-from trine.parallel.deferred import DeferredHead, with_deferred_head
-from trine.parallel.expert_overlap import ExpertOverlap
-from trine.parallel.layer_counts import check_sum, uneven_counts
 from trine.parallel.layer_places import block_places
 from trine.parallel.plan import TIME, Plan, micro_batches
 from trine.parallel.rank_kinds import MixedGpus, balanced_batches, check_counts, gpus_of_stages, replica_of
@@ -205,8 +202,12 @@ class JobFacts:
                     f"defer_head_gradient needs weight gradients that GEMMs accumulate; {self.software.name} adds them "
                     "in passes of their own"
                 )
+            from trine.parallel.deferred import DeferredHead
+
             schedule = DeferredHead(schedule, plan.defer_head_gradient)
         if plan.expert_overlap:
+            from trine.parallel.expert_overlap import ExpertOverlap
+
             schedule = ExpertOverlap(schedule)
         schedule.check(self.requested_pipeline)
         return schedule
@@ -268,8 +269,11 @@ class JobFacts:
             self.workload, self.requested_pipeline.num_chunks, plan.cuts, times[0], plan.balance or "time",
             times_of_models, counts,
         )  # fmt: skip
-        is_deferred = plan.defer_head_gradient is not None and self.workload.is_training
-        return with_deferred_head(self.workload, stages) if is_deferred else stages
+        if plan.defer_head_gradient is None or not self.workload.is_training:
+            return stages
+        from trine.parallel.deferred import with_deferred_head
+
+        return with_deferred_head(self.workload, stages)
 
     def _chunk_layers(self) -> Sequence[int]:
         """Return the blocks of each chunk that the plan asks for; empty if a rule places the cuts."""
@@ -280,8 +284,12 @@ class JobFacts:
         forward = [op for op in self.workload.operators if op.phase == FORWARD]
         layers = len(block_places(self.workload, forward))
         if plan.stage_layers:
+            from trine.parallel.layer_counts import check_sum
+
             check_sum(plan.stage_layers, layers)
             return plan.stage_layers
+        from trine.parallel.layer_counts import uneven_counts
+
         return uneven_counts(layers, plan.pp, plan.virtual_stages, *ends)
 
     def _ranks_of_chunks(self) -> list[list[int]]:

@@ -20,7 +20,7 @@ from trine.results import activity, headline, metrics, terms, traffic, waits
 from trine.results import energy as energy_use
 from trine.results import memory as memory_use
 from trine.results.columns import column
-from trine.results.records import Ends, record_table
+from trine.results.ends import Ends
 
 if TYPE_CHECKING:
     from trine.results.host_memory import HostMemory
@@ -511,6 +511,8 @@ class TaskRun:
     @cached_property
     def record_table(self) -> RecordTable:
         """One row per task: its description, its ready, start and end times, and its wait reason."""
+        from trine.results.records import record_table
+
         ends = None if self.part is None else self.part.ends
         table = record_table(self.graph, self.shown_records, self.wait_reasons, ends)
         rows = slice(None) if ends is None else ~ends.is_copy

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trine.common._jit import without_collector
 from trine.common._version import __version__
 from trine.common.arguments import takes
+from trine.common.collector import without_collector
 from trine.common.evidence import Evidence
 from trine.common.observer import announce_job, current_observer, ignore, unobserved
 from trine.errors import TooManyTasksError
@@ -49,7 +49,7 @@ from trine.training.times_only import is_times_only
 
 if TYPE_CHECKING:
     from trine.collectives.nccl.steps import StepCosts
-    from trine.folding.observe import Observation
+    from trine.folding.observation import Observation
     from trine.folding.run import JobRun
     from trine.parallel.build import BuildReport
     from trine.parallel.contention import CommunicationKernels
@@ -365,7 +365,7 @@ class _Run:
 
     def result(self, simulator: Simulator) -> Result:
         """Return the result, with the ranks that the run shows."""
-        from trine.folding.observe import Observation
+        from trine.folding.observation import Observation
         from trine.folding.run import scope_of
 
         setup, run, work = self.setup, self.job_run, step_work(self.setup, self.report)
