@@ -14,6 +14,7 @@ from trine.cli.options import CHANCE, OUTPUT, RANKS, Brief, Details, Json, Optio
 from trine.cli.output import Section, end, is_recording, show, to_terminal, write_files, write_json, written
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import watched
+from trine.cli.report_target import report_target
 from trine.cli.studies import PRICE, SENSITIVITY, TOKENS, CostAnswer, SensitivityAnswer
 from trine.common.arguments import option
 from trine.common.observer import observing
@@ -283,11 +284,13 @@ def train(
         is_short = brief or (sensitivity and not details)  # the ranking takes the rest of the screen
         reserved = cost.num_lines + others.num_lines
         show(answer.headline(result) if is_short else answer.text(result, details, reserved), json)
-    content = answer.document(result)
     for section in sections:
         section.answer(step, answer.whole, json, brief)
-        content |= section.document()
-    write_json(content, json, "train", result.SCHEMA, run=result)
+    if json is not None or report_target() is not None or is_recording():
+        content = answer.document(result)
+        for section in sections:
+            content |= section.document()
+        write_json(content, json, "train", result.SCHEMA, run=result)
     write_files(result, perfetto, parquet, timeline)
     written(kineto, answer.whole.to_kineto, "traces of all ranks written to {}")
     for section in sections:

@@ -18,9 +18,9 @@ from trine.collectives.nccl.costs import CostContext, ll128_allowed
 from trine.collectives.nccl.parameters import LL, LL128, SIMPLE
 from trine.collectives.nccl.predict import OPS
 from trine.collectives.options import AUTO, PROTOCOLS, CollectiveOptions, CollectiveTime, TimePart, is_plan
-from trine.collectives.registry import ROOTED, known_algorithms, known_kinds, make_schedule
+from trine.collectives.registry import known_algorithms, known_kinds, make_schedule
 from trine.collectives.run import DomainSteps, MessageOptions, MessageTotals, run_schedule
-from trine.collectives.schedule import ExpandedSchedule, Schedule
+from trine.collectives.schedule import ROOTED, ExpandedSchedule, Schedule
 from trine.collectives.schedules.direct import to_the_next
 from trine.common.plugins import load_target
 from trine.errors import InputError, SpecError, TrineError, nearest

@@ -10,7 +10,6 @@ import numpy as np
 
 from trine.collectives.nccl.costs import LIBRARY_ALGORITHMS
 from trine.collectives.one_operation import ONE_OPERATION
-from trine.collectives.registry import known_name
 from trine.common.units import format_bytes
 from trine.errors import PlanError
 from trine.graph.grid import RankGrid
@@ -126,6 +125,8 @@ def write_job(context: JobContext, has_host: bool) -> WrittenJob:
     plan = context.plan
     for kind, algorithm in plan.algorithm:
         if algorithm not in LIBRARY_ALGORITHMS.get(kind, ()):  # nvlstree: the library's flows, not a schedule
+            from trine.collectives.registry import known_name
+
             known_name(kind, algorithm)
     if plan.offload != "none":
         from trine.parallel.offload import check_offload

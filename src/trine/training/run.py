@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from trine.collectives.nccl.steps import StepCosts
     from trine.folding.observation import Observation
     from trine.folding.run import JobRun
+    from trine.graph.program import Job
     from trine.parallel.build import BuildReport
     from trine.parallel.contention import CommunicationKernels
     from trine.results import Result, Simulator
@@ -304,9 +305,7 @@ def _run_micro_batches(setup: Setup, simulated: int | None) -> _Run:
     """Build and run ``simulated`` micro-batches of each step (None: all)."""
     from trine.folding.run import JobRunner
     from trine.parallel.build import job_of
-    from trine.results.memory import least_headroom
     from trine.training.kept_programs import written_job
-    from trine.training.memory import program_uses
 
     setup, written = written_job(setup, simulated)
     options, profile = setup.options, setup.software.profile
@@ -332,12 +331,20 @@ def _run_micro_batches(setup: Setup, simulated: int | None) -> _Run:
         fold=options.fold,
         stragglers=options.stragglers,
         has_estimate=estimate,
-        fullest_program=lambda: least_headroom(program_uses(job, memory_facts(setup), setup.memory_bytes)),
+        fullest_program=partial(_fullest_program, setup, job),
     )
     return _Run(
         setup=setup, report=report, costs=costs, kernels=kernels, job_run=runner.run(),
         host_bytes=written_host_bytes(setup, written),
     )  # fmt: skip
+
+
+def _fullest_program(setup: Setup, job: Job) -> int:
+    """Return the program with the least headroom in memory."""
+    from trine.results.memory import least_headroom
+    from trine.training.memory import program_uses
+
+    return least_headroom(program_uses(job, memory_facts(setup), setup.memory_bytes))
 
 
 @dataclass(frozen=True, kw_only=True)
