@@ -15,8 +15,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
+from trine.cli.colour import has_colour
 from trine.cli.commands import GROUPS, below, find
-from trine.cli.help import command_page, group_page, has_colour
 from trine.cli.live import answer_live
 from trine.cli.options import VALUES_ELSEWHERE
 from trine.cli.output import reports_errors
@@ -134,6 +134,8 @@ class TrineGroup(click.Group):
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the page of the group, from the table of commands."""
+        from trine.cli.help import group_page
+
         formatter.write(group_page(self.words, has_colour(sys.stdout)))
 
     def main(  # type: ignore[override]  # the options that trine and its tests give
@@ -284,7 +286,7 @@ def single(function: Callable[..., Any], words: str, program: str = "trine") -> 
     every = (*parameters, *reported, *live, *varied)
     page = _Page(words.split()[-1], callback=invoke, params=[_parameter(each) for each in every],
                  context_settings=_SETTINGS)  # fmt: skip
-    page.page = partial(command_page, words, function, program=program)
+    page.page = partial(_help_page, words, function, program=program)
 
     def show_all(ctx: click.Context, param: click.Parameter, is_asked: bool) -> None:
         if is_asked:
@@ -293,6 +295,15 @@ def single(function: Callable[..., Any], words: str, program: str = "trine") -> 
 
     page.params.append(click.Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=show_all))
     return page
+
+
+def _help_page(
+    words: str, function: Callable[..., Any], colour: bool = False, is_all: bool = False, program: str = "trine"
+) -> str:
+    """Return the help page of a command, see :func:`trine.cli.help.command_page`."""
+    from trine.cli.help import command_page
+
+    return command_page(words, function, colour, is_all, program)
 
 
 def _value_or_default(parameter: CommandParameter, typed: Any) -> Any:

@@ -41,7 +41,8 @@ def page(words: list[str]) -> str | None:
     position = next((number for number, word in enumerate(words) if word in _HELP), None)
     if position is None:
         return None
-    from trine.cli.help import command_page, group_page, has_colour
+    from trine.cli.colour import has_colour
+    from trine.cli.help import command_page, group_page
 
     path = words[: next(number for number, word in enumerate(words) if word.startswith("-"))]
     colour = has_colour(sys.stdout)
@@ -72,7 +73,8 @@ def _run(words: list[str]) -> object:
             print(f"trine {__version__}")
             return 0
         if not words:
-            from trine.cli.help import group_page, has_colour
+            from trine.cli.colour import has_colour
+            from trine.cli.help import group_page
 
             print(group_page(colour=has_colour(sys.stderr)), file=sys.stderr)
             return 2

@@ -31,12 +31,12 @@ from trine.parallel.instantiate import instantiate
 from trine.results import Result
 from trine.results.ends import Ends
 from trine.results.run import FoldStage, Scope
-from trine.results.traffic import LinkUse
 
 if TYPE_CHECKING:
     from trine.folding.observation import Observation
     from trine.folding.straggler_scaling import StragglerScaling
     from trine.parallel.stragglers import Stragglers
+    from trine.results.link_use import LinkUse
     from trine.results.repeats import RepeatedSteps, Repeats
 
 # Selection of the ranks that a folded result shows: the latest, the fullest, and an even spread.

@@ -23,7 +23,7 @@ from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Tensor,
 from trine.parallel.chunks import Chunk, Place, operators_by_chunk
 from trine.parallel.layer_places import block_places
 from trine.parallel.plan import TIME, Plan, micro_batches
-from trine.parallel.rank_kinds import MixedGpus, balanced_batches, check_counts, gpus_of_stages, replica_of
+from trine.parallel.rank_kinds import MixedGpus, gpus_of_stages, replica_of
 from trine.parallel.recompute import check_recompute, kept_operators, left_out_again, recomputed
 from trine.parallel.schedules import SCHEDULES, Pipeline, PipelineSchedule
 from trine.parallel.stages import BOTH, INPUT_PART, Crossing, OwnedWeight, Stages, cut_into_stages, owned_weights
@@ -217,6 +217,8 @@ class JobFacts:
         """Samples of each replica; empty if all have ``requested_batch``."""
         batches = self._balanced_batches() if self.plan.replica_batches == TIME else self._explicit_batches
         if batches:
+            from trine.parallel.replica_batches import check_counts
+
             check_counts(self.plan, batches)
             self.schedule.check(self.pipeline_of(max(batches)))
         return batches
@@ -238,6 +240,8 @@ class JobFacts:
         gpu_of = np.zeros(len(ranks), np.int64) if self.mixed is None else self.mixed.of_rank
         sample_ps = np.zeros(plan.dp)
         np.maximum.at(sample_ps, replica_of(plan), stage_ps[gpu_of, RankGrid(plan.axes).coordinates(ranks, "pp")])
+        from trine.parallel.replica_batches import balanced_batches
+
         return balanced_batches(self.requested_batch * plan.dp, plan.micro_batch or 1, sample_ps.tolist())
 
     def _pass_times(self, gpu: int) -> dict[int, int]:

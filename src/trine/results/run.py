@@ -16,14 +16,16 @@ from trine.common.units import PS_PER_S
 from trine.errors import InputError
 from trine.graph.memory import MemoryEvents
 from trine.graph.taskgraph import Records, TaskGraph
-from trine.results import activity, headline, metrics, terms, traffic, waits
+from trine.results import activity, headline, metrics, waits
 from trine.results import energy as energy_use
 from trine.results import memory as memory_use
 from trine.results.columns import column
 from trine.results.ends import Ends
 
 if TYPE_CHECKING:
+    from trine.results import terms, traffic
     from trine.results.host_memory import HostMemory
+    from trine.results.link_use import LinkUse
     from trine.results.operator_work import OperatorWork
     from trine.results.record_table import RecordTable
     from trine.results.repeats import RepeatedSteps, Repeats
@@ -76,7 +78,7 @@ class Scope:
     num_ranks: int
     stages: tuple[FoldStage, ...]
     notes: tuple[str, ...]
-    links: tuple[traffic.LinkUse, ...] | None
+    links: tuple[LinkUse, ...] | None
     totals: Mapping[tuple[str, int, int], int] | None
     link_bytes: Int64
     observe: Callable[[Sequence[int]], TaskRun]
@@ -341,6 +343,8 @@ class TaskRun:
     @cached_property
     def terms(self) -> terms.StepTerms:
         """Parts of the slowest rank's step, ps: compute by phase, exposed communication by axis, idle by cause."""
+        from trine.results import terms
+
         return terms.step_terms(self.graph, self.records, self.window, self.wait_reasons, self.slowest_row)
 
     # Shares of the step
@@ -377,19 +381,23 @@ class TaskRun:
         totals: traffic.Totals | None = None if self.part is None else {}
         if self.scope is not None:
             totals = self.scope.totals
+        from trine.results import traffic
+
         return traffic.collective_uses(self.graph, self.records, self.window, totals, self.weights)
 
     @property
-    def links(self) -> tuple[traffic.LinkUse, ...]:
+    def links(self) -> tuple[LinkUse, ...]:
         """The same as :attr:`link_uses`."""
         return self.link_uses
 
     @cached_property
-    def link_uses(self) -> tuple[traffic.LinkUse, ...]:
+    def link_uses(self) -> tuple[LinkUse, ...]:
         """Bytes and utilisation of each link in the step; a folded run has one row per group of equal links."""
         if self.scope is not None and self.scope.links is not None:
             return self.scope.links
         tasks = activity.in_step(self.graph, self.window)
+        from trine.results import traffic
+
         return traffic.link_uses(self.graph, tasks, self.step_time_ps, self.link_tiers, self.weights)
 
     @cached_property

@@ -440,12 +440,12 @@ def pipeline_crosses(plan: Plan, machine: Cluster | None, places: Int64) -> bool
 def places_on(
     placement: str | os.PathLike[str] | Sequence[int] | None, machine: Cluster | None, num_ranks: int
 ) -> Int64:
-    from trine.parallel.rank_kinds import places
-
+    if placement is None:
+        return np.arange(num_ranks, dtype=np.int64)
     if machine is None:
-        if placement is not None:
-            raise InputError("a placement needs a cluster", field="placement")
-        return places(None, num_ranks, 1, (-1,))
+        raise InputError("a placement needs a cluster", field="placement")
+    from trine.parallel.rank_places import places
+
     nodes = machine.node_of[np.asarray(machine.gpus, np.int64)]
     return places(placement, num_ranks, len(machine.gpus), nodes)
 

@@ -74,7 +74,7 @@ def _is_config(path: Path) -> bool:
     """Return whether a path is a config.json of Hugging Face, or a folder with one."""
     if path.suffix != ".json" and not (path / "config.json").is_file():
         return False
-    from trine.workload.architecture.config_keys import is_config
+    from trine.workload.architecture.config_files import is_config
 
     return exists(path) and is_config(path)
 

@@ -11,7 +11,7 @@ import trine
 from trine.cluster import Cluster, build_topology
 from trine.cluster.select import slow_down
 from trine.errors import PlanError
-from trine.folding import stages
+from trine.folding import deferral, stages
 from trine.parallel.plan import Plan
 from trine.results import Result
 
@@ -20,10 +20,10 @@ from trine.results import Result
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop runs wherever possible, and cut them as small as possible."""
     monkeypatch.setattr(stages, "FEW_TASKS", 0)
-    monkeypatch.setattr(stages, "MANY_TASKS", 0)
-    monkeypatch.setattr(stages, "WORTH_A_STOP", 2.0)
-    monkeypatch.setattr(stages, "WORTH_WAITING", 2.0)
-    monkeypatch.setattr(stages, "RUN_TASKS", 1)
+    monkeypatch.setattr(deferral, "MANY_TASKS", 0)
+    monkeypatch.setattr(deferral, "WORTH_A_STOP", 2.0)
+    monkeypatch.setattr(deferral, "WORTH_WAITING", 2.0)
+    monkeypatch.setattr(deferral, "RUN_TASKS", 1)
 
 
 def slow_ring(link: int, factor: float, num_gpus: int) -> Cluster:

@@ -17,7 +17,7 @@ from trine.collectives.nccl.costs import runnable
 from trine.collectives.nccl.topology import comm_topology
 from trine.folding import run as fold_run
 from trine.parallel.cuts import balanced_starts
-from trine.parallel.rank_kinds import balanced_batches
+from trine.parallel.replica_batches import balanced_batches
 from trine.results.document import rank_rows
 from trine.results.memory import MemoryFacts, least_headroom, use_of
 from trine.training import explained

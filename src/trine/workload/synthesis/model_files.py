@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 
 from trine.common.inputs import read_text
-from trine.common.recognise import foreign_file
 from trine.errors import SpecError, as_known, nearest
 from trine.workload.synthesis.model_names import FOLDER, known_models
 from trine.workload.synthesis.spec import Bert, Densenet, EncoderDecoder, ModelSpec, Resnet, Transformer, Vgg
@@ -79,7 +78,7 @@ def _preset(name: str) -> ModelSpec:
 
 def _read(path: Path) -> ModelSpec:
     from trine.common.spec import check, load_mapping
-    from trine.workload.architecture.config_keys import is_config
+    from trine.workload.architecture.config_files import is_config
 
     if is_config(path):
         from trine.workload.architecture.huggingface import load_config
@@ -88,8 +87,12 @@ def _read(path: Path) -> ModelSpec:
         return plain_form(load_config(path))
     data = load_mapping(path)
     shapes = dict(data) if isinstance(data, Mapping) else {}
-    if "family" not in shapes and (foreign := foreign_file(read_text(path), "")) is not None:
-        raise SpecError(foreign, file=path)
+    if "family" not in shapes:
+        from trine.common.recognise import foreign_file
+
+        foreign = foreign_file(read_text(path), "")
+        if foreign is not None:
+            raise SpecError(foreign, file=path)
     if shapes.get("family") in (LAYERED, CONFIG):
         from trine.workload.architecture.files import read_bundled, read_layers
         from trine.workload.architecture.known_forms import plain_form
