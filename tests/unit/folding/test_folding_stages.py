@@ -103,7 +103,7 @@ def test_independent_parts_go_on_by_themselves() -> None:
 @pytest.mark.parametrize(("name", "value"), [("MAX_STOPS", 1), ("MAX_STOPS", 2), ("RUN_TASKS", 10**9)])
 @pytest.mark.usefixtures("eager")
 def test_limits_change_nothing_but_the_work(name: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, name, value)
+    monkeypatch.setattr(stages if name == "MAX_STOPS" else deferral, name, value)
     plan = Plan(dp=4, pp=2, batch=8, micro_batch=2, schedule="1f1b", overlap="modelled")
     result = verified(chain(8), plan, slow_down(joined("dgx-h100", 1, None), [("gpu1->nvswitch", 0.5)]))
     assert result.scope is not None
