@@ -19,7 +19,7 @@ from trine.cluster.select import slow_down, take_down
 from trine.cluster.topologies import add_host
 from trine.compute import make_compute
 from trine.errors import PlanError, SpecError
-from trine.folding import classes, stages
+from trine.folding import classes, deferral, stages
 from trine.graph.workload import SYNTHESISED, Workload
 from trine.parallel.build import build_job
 from trine.parallel.plan import Plan
@@ -282,10 +282,10 @@ def degraded(rng: Random, cluster: Cluster) -> Cluster:
 def reckless(rng: Random, patch: pytest.MonkeyPatch) -> None:
     """Close axes, stop runs, cut them and give up folding at sizes too small for any gain."""
     patch.setattr(stages, "FEW_TASKS", rng.choice((0, 0, 0, 500_000)))
-    patch.setattr(stages, "MANY_TASKS", rng.choice((0, 0, 300)))
-    patch.setattr(stages, "WORTH_A_STOP", rng.choice((2.0, 2.0, 1.0, 0.8)))
-    patch.setattr(stages, "WORTH_WAITING", rng.choice((2.0, 2.0, 0.9)))
-    patch.setattr(stages, "RUN_TASKS", rng.choice((1, 200, 10**6)))
+    patch.setattr(deferral, "MANY_TASKS", rng.choice((0, 0, 300)))
+    patch.setattr(deferral, "WORTH_A_STOP", rng.choice((2.0, 2.0, 1.0, 0.8)))
+    patch.setattr(deferral, "WORTH_WAITING", rng.choice((2.0, 2.0, 0.9)))
+    patch.setattr(deferral, "RUN_TASKS", rng.choice((1, 200, 10**6)))
     patch.setattr(stages, "MAX_STOPS", rng.choice((64, 64, 2)))
     patch.setattr(classes, "FEW_RANKS", rng.choice((4096, 4096, 0)))
     patch.setattr(classes, "MAX_CLASSES", rng.choice((0.25, 0.6)))

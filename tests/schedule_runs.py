@@ -8,8 +8,7 @@ import numpy as np
 
 from trine.collectives import known_algorithms, known_kinds, make_schedule
 from trine.collectives.expand import expand
-from trine.collectives.registry import ROOTED
-from trine.collectives.schedule import Schedule
+from trine.collectives.schedule import ROOTED, Schedule
 from trine.common.arrays import Int64
 from trine.engine import run
 from trine.graph.assembler import no_labels

@@ -30,7 +30,8 @@ def predict_cnns() -> list[CnnStep]:
     from trine.parallel.plan import Plan
     from trine.training import simulate
     from trine.workload import synthesize
-    from trine.workload.synthesis.model_files import known_models, load_model
+    from trine.workload.synthesis.model_files import load_model
+    from trine.workload.synthesis.model_names import known_models
     from trine.workload.synthesis.spec import ConvNet
 
     steps = []

@@ -190,7 +190,7 @@ class Answers:
 
 def user_answers() -> Answers:
     """Return the answers in the user's cache."""
-    from trine.common.outputs import user_cache
+    from trine.common.user_folders import user_cache
 
     base = user_cache()
     return Answers(None if base is None else base / "trine" / "validate")

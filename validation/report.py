@@ -9,7 +9,7 @@ from typing import Any
 
 from trine.check.hypotheses import Expected
 from trine.check.verdict import HEALTHY, check_curve
-from trine.collectives.result import size_axis
+from trine.collectives.picture import size_axis
 from trine.collectives.sizes import format_size
 from trine.results.picture import save, subplots
 from trine.results.report import Row

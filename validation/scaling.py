@@ -247,7 +247,7 @@ def _simulated(workload: Workload, plan: Plan, cluster: str) -> float:
 def measured_workload(pair: Pair, step_s: float) -> Workload:
     """Return the model's step, its operators scaled to take ``step_s`` in proportion to a roofline of their shapes."""
     from trine.workload.synthesis.model import synthesize
-    from trine.workload.synthesis.model_files import known_models
+    from trine.workload.synthesis.model_names import known_models
 
     name = SHAPES.get(pair.model, pair.model)
     if name not in known_models():

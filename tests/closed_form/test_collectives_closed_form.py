@@ -18,8 +18,7 @@ from trine.cluster import Cluster, build_topology
 from trine.collectives import known_algorithms, known_kinds, make_schedule
 from trine.collectives.closed_forms import critical_rounds, has_closed_form, uncontended_ps
 from trine.collectives.expand import expand
-from trine.collectives.registry import ROOTED
-from trine.collectives.schedule import Schedule
+from trine.collectives.schedule import ROOTED, Schedule
 from trine.collectives.schedules.tree import two_trees
 from trine.collectives.sends import LATENCY_BYTES, MAX_PIPELINE_CHUNKS, pipeline_chunks
 from trine.common.units import transfer_ps

@@ -19,12 +19,12 @@ from trine.parallel.contention import (
     Bound,
     ChannelUse,
     bound_of,
-    in_sequence,
     kernels_of,
     pressure_ppm,
     under_pressure,
 )
 from trine.parallel.instantiate import instantiate
+from trine.parallel.no_overlap import in_sequence
 from trine.training import costs_on, placement_of
 
 MS = 10**9

@@ -8,8 +8,9 @@ from folded_cases import assert_folded_is_unfolded
 import trine
 from trine.compute import Shares, kind_of, make_compute, work
 from trine.compute.resize import Split
-from trine.parallel.splits import local_parameter_bytes, split_operators
+from trine.parallel.splits import split_operators
 from trine.parallel.stages import cut_into_stages, owned_weights
+from trine.parallel.tensor_layout import local_parameter_bytes
 from trine.software.profile import OperatorStyle, Software
 from trine.workload.synthesis.model_files import load_model
 

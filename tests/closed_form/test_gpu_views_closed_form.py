@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trine.cluster import load_cluster
-from trine.collectives.sizes import bus_factor
+from trine.collectives.bus_bandwidth import bus_factor
 from trine.gpu.kernels.build import build_kernel
 from trine.gpu.model.files import load_gpu_model
 from trine.gpu.reference import simulate

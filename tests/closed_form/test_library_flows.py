@@ -16,8 +16,9 @@ from trine.collectives.nccl import Collectives
 from trine.collectives.nccl.steps import FlowCosts
 from trine.collectives.one_operation import schedule_of
 from trine.collectives.query import link_load
-from trine.collectives.registry import ROOTED
-from trine.collectives.run import append_transfers, link_bytes
+from trine.collectives.run import link_bytes
+from trine.collectives.schedule import ROOTED
+from trine.collectives.transfers import append_transfers
 from trine.engine.run import run
 from trine.errors import InputError, TrineError
 from trine.graph.assembler import PlacedAssembler

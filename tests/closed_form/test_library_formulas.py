@@ -12,9 +12,9 @@ import math
 import pytest
 
 from trine.cluster import load_cluster
+from trine.collectives.bus_bandwidth import bus_factor, sent_bytes
 from trine.collectives.nccl import Collectives
 from trine.collectives.options import CollectiveOptions
-from trine.collectives.sizes import bus_factor, sent_bytes
 from trine.errors import InputError
 
 # -- nccl-tests ------------------------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ from trine.cluster import load_cluster
 from trine.collectives import make_schedule
 from trine.collectives.nccl import Collectives
 from trine.collectives.nccl.steps import StepCosts
-from trine.collectives.registry import ROOTED
 from trine.collectives.run import run_schedule
+from trine.collectives.schedule import ROOTED
 
 MACHINES = [
     ("dgx-h100", {}),

@@ -14,7 +14,8 @@ from trine.graph.program import LAUNCH_STREAM, Compute, Label, LaunchClock, Memo
 from trine.parallel.plan import Plan
 from trine.results.memory import MemoryFacts, memory_uses, use_of
 from trine.software.profile import MemoryStyle, Software
-from trine.training.memory import facts_of, num_communicators, program_use, shortened
+from trine.training.memory import program_use, shortened
+from trine.training.memory_facts import facts_of, num_communicators
 
 GIB, MIB = 2**30, 2**20
 

@@ -126,7 +126,7 @@ AREAS = {
          "crosscheck/test_synthesized*"),
     ),
     "contention": Area(
-        ("parallel/contention.py",),
+        ("parallel/contention.py", "parallel/no_overlap.py"),
         ("closed_form/test_contention*", "property/test_contention*", "property/test_overlap*",
          "unit/cli/test_cli_overlap.py", "unit/training/test_mixed_machines.py"),
     ),

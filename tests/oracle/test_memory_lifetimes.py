@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from synthetic import MS, Chain, Proportional
 
-from trine.folding.run import one_of_each_class
+from trine.folding.shown_ranks import one_of_each_class
 from trine.graph.memory import MEMORY_CATEGORIES
 from trine.graph.program import Compute, RankProgram
 from trine.graph.workload import Operator, Parameter, Tensor, Workload

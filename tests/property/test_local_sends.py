@@ -15,10 +15,10 @@ from trine.collectives.algorithm import Algorithm
 from trine.collectives.expand import expand
 from trine.collectives.library_flows import FlowPlan, FlowShape, ListedFlows, RegularFlows, ShiftFlows, StarFlows
 from trine.collectives.local import local_structures, rank_sends
-from trine.collectives.registry import ALGORITHMS, ROOTED
-from trine.collectives.run import caps_of
-from trine.collectives.schedule import ExpandedSchedule, RankSends, Schedule, symmetry_of
+from trine.collectives.registry import ALGORITHMS
+from trine.collectives.schedule import ROOTED, ExpandedSchedule, RankSends, Schedule, symmetry_of
 from trine.collectives.schedules.direct import to_the_next
+from trine.collectives.transfers import caps_of
 
 SHAPES = [(2, 2), (2, 4), (4, 2), (3, 4), (4, 4), (1, 6), (6, 1), (2, 8), (3, 3)]
 INNER = ("ring", "direct", "halving-doubling", "pat")

@@ -9,7 +9,7 @@ from plan_spaces import outcomes, random_space
 from trine.errors import PlanError
 from trine.search.search import Search, workers
 from trine.search.worker import PackedJob
-from trine.training.memory import facts_of
+from trine.training.memory_facts import facts_of
 
 
 def check_bounds(seed, num_layouts):

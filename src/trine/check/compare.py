@@ -17,8 +17,8 @@ from trine.check.verdict import INCOMPLETE, MISFIT, SLOW_RUN, UNDECIDED, Verdict
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SCALE_UP
 from trine.cluster.presets import known_gpus
+from trine.collectives.bus_bandwidth import bus_factor
 from trine.collectives.options import AUTO, CollectiveOptions, CollectiveTime
-from trine.collectives.sizes import bus_factor
 from trine.common.units import whole_number
 from trine.errors import InputError
 

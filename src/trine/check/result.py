@@ -14,7 +14,7 @@ from trine.check.nccl_tests import NcclLog
 from trine.check.verdict import HEALTHY, of_sizes
 from trine.cluster.cluster import Cluster
 from trine.collectives.options import CollectiveOptions, CollectiveTime
-from trine.collectives.result import size_axis
+from trine.collectives.picture import size_axis
 from trine.collectives.sizes import format_size
 from trine.common._version import __version__
 from trine.common.units import format_time

@@ -15,9 +15,10 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
+from trine.cli.colour import has_colour
 from trine.cli.commands import GROUPS, below, find
-from trine.cli.help import command_page, group_page, has_colour
 from trine.cli.live import answer_live
+from trine.cli.options import VALUES_ELSEWHERE
 from trine.cli.output import reports_errors
 from trine.cli.parameters import (
     LIVE,
@@ -38,102 +39,11 @@ from trine.common.not_modelled import not_modelled
 from trine.common.units import MAX_INT64, finite_number, whole_number
 from trine.errors import MAX_LINE, InputError, nearest, one_line
 
-# Options of other tools, and the command line that says the same to trine.
-
-#: Names of one option in other tools, and trine's words; ``{}`` is the value. ``workload,`` extends ``model:NAME``.
-OPTIONS = {
-    name: words
-    for names, words in {
-        "fsdp": "--sharding fsdp", "zero zero-stage stage": "--sharding zero{}", "zero1": "--sharding zero1",
-        "zero2": "--sharding zero2", "zero3": "--sharding zero3", "batch-size bs local-batch-size": "--batch {}",
-        "micro-batch-size mbs": "--micro-batch {}", "global-batch-size gbs": "--global-batch {}",
-        "activation-checkpointing gradient-checkpointing checkpoint-activations ac": "--recompute full",
-        "cpu-offload offload-optimizer": "--offload optimizer", "num-gpus ngpus n-gpus world-size": "--gpus {}",
-        "tensor-parallel tensor-parallel-size tensor-model-parallel-size tp-size": "--tp {}",
-        "pipeline-parallel pipeline-parallel-size pipeline-model-parallel-size pp-size": "--pp {}",
-        "data-parallel data-parallel-size dp-size": "--dp {}",
-        "input input-len input-length random-input-len prompt-length": "--isl {}",
-        "output output-len output-length random-output-len max-tokens": "--osl {}",
-        "max-concurrency": "--concurrency {}",
-        "context-parallel context-parallel-size cp-size": "--cp {}",
-        "expert-parallel expert-parallel-size expert-model-parallel-size ep-size": "--ep {}",
-        "seq seq-len seq-length sequence sequence-length": "workload,sequence={}",
-        "num-layers layers": "workload,layers={}", "dtype": "workload,dtype={}",
-    }.items()
-    for name in names.split()
-}  # fmt: skip
-_FIXED = ("tp", "pp", "dp", "cp", "ep", "sharding", "recompute", "micro-batch")
-#: An option of other commands, in a command without it: the first of its forms whose option the command has.
-ELSEWHERE = {
-    "gpus": ("--workers {}",), "plot": ("--timeline {}",), "timeline": ("--plot {}",),
-    **{name: (f"--fix {name}={{}}",) for name in _FIXED},
-}  # fmt: skip
-#: Values of options in other tools, and trine's.
-VALUES = {("--offload", "cpu"): "optimizer", ("--recompute", "true"): "full", ("--sharding", "zero"): "zero1"}
-#: Values of ``--recompute`` and ``--zero`` in other tools.
-_RECOMPUTE, _STAGES = ("none", "selective", "full"), {"--sharding zero0": "--sharding none"}
-
-
-def correct(words: Sequence[str], valid: Collection[str]) -> str | None:
-    """Return the command line in trine's words, quoted for a shell; None if trine has no such option.
-
-    words: without ``trine``. valid: options of the command.
-    """
-    remaining, corrected, extras, is_changed = list(words), list[str](), list[str](), False
-    while remaining:
-        word = remaining.pop(0)
-        name, equals, value = word.partition("=")
-        is_foreign = name.startswith("--") and name not in valid
-        ours = _form(name.removeprefix("--"), valid) if is_foreign else None
-        if not equals and remaining and not remaining[0].startswith("-"):
-            value = remaining[0]
-        if ours is None:
-            better = VALUES.get((name, value)) if name.startswith("--") else None
-            is_changed |= better is not None
-            corrected += [word] if better is None else [name, better]
-            del remaining[: better is not None and not equals]
-            continue
-        is_changed = True
-        if "{}" not in ours:  # a flag here; its value there, if it has one, is a level of recomputation or "true"
-            is_level = value in _RECOMPUTE and ours.startswith("--recompute")
-            ours = f"--recompute {value}" if is_level else ours
-            del remaining[: not equals and (is_level or value.lower() in ("true", "1", "cpu"))]
-        elif not value:
-            return None
-        else:
-            del remaining[: not equals]
-            ours = ours.format(value)
-        ours = _STAGES.get(ours, ours)
-        if ours.startswith("workload"):
-            extras.append(ours.removeprefix("workload"))
-        elif ours.split()[0] not in valid:
-            return None
-        else:
-            corrected += ours.split()
-    return _with_extras(corrected, extras) if is_changed else None
-
-
-def _form(name: str, valid: Collection[str]) -> str | None:
-    """Return trine's words for an option of other tools or commands, None without any."""
-    form = OPTIONS.get(name)
-    if form is None or (not form.startswith("workload") and form.split()[0] not in valid):
-        own = form.split()[0].removeprefix("--") if form is not None else name
-        form = next((each for each in ELSEWHERE.get(own, ()) if each.split()[0] in valid), form)
-    return form
-
-
-def _with_extras(corrected: list[str], extras: Sequence[str]) -> str | None:
-    """Return the command line with parts of ``model:NAME`` in place; None without such a workload."""
-    for extra in extras:
-        place = next((i for i, word in enumerate(corrected) if word.startswith("model:")), None)
-        if place is None:
-            return None
-        corrected[place] += extra
-    return shlex.join(["trine", *corrected])
-
 
 def suggestion(words: Sequence[str], valid: Collection[str]) -> str:
     """Return "; try: " with the command line in trine's words, if it parses and fits into a message; else ""."""
+    from trine.cli.corrections import correct
+
     better = correct(words, valid)
     if better is None or len(better) > MAX_LINE // 2 or not parses(shlex.split(better)[1:]):
         return ""
@@ -224,6 +134,8 @@ class TrineGroup(click.Group):
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the page of the group, from the table of commands."""
+        from trine.cli.help import group_page
+
         formatter.write(group_page(self.words, has_colour(sys.stdout)))
 
     def main(  # type: ignore[override]  # the options that trine and its tests give
@@ -234,9 +146,9 @@ class TrineGroup(click.Group):
         spread = []
         for word in words:
             spread.extend(word.split("=", 1) if word.startswith("--") else [word])
-        wrong = next((pair for pair in pairwise(spread) if pair in VALUES), None)
+        wrong = next((pair for pair in pairwise(spread) if pair in VALUES_ELSEWHERE), None)
         if wrong is not None:
-            hint = suggestion(words, _named(spread)) or f"; trine writes it as {wrong[0]} {VALUES[wrong]}"
+            hint = suggestion(words, _named(spread)) or f"; trine writes it as {wrong[0]} {VALUES_ELSEWHERE[wrong]}"
             message = f"{wrong[0]} has no value {wrong[1]!r}{hint}"
             _refuse(click.UsageError(message), message)
         try:
@@ -268,12 +180,14 @@ def _unknown_option(name: str, words: Sequence[str], options: Sequence[str]) -> 
     """Return the message about an option that a command does not have, with the command line that works."""
     value = next((after.partition("=")[2] for after in words if after.startswith(f"{name}=")), "")
     value = value or next((after for word, after in pairwise(words) if word == name), "")
+    from trine.cli.corrections import OPTIONS, own_form
+
     is_precision = "dtype" in (OPTIONS.get(name.removeprefix("--")) or "")
     reason = not_modelled(absent.OPTIONS, name) or (not_modelled(absent.VALUES, value) if is_precision else None)
     hint = suggestion(words, options)
     if reason is not None and not hint:
         return f"No such option: {name}: {reason}"
-    form = _form(name.removeprefix("--"), options) if not hint else None
+    form = own_form(name.removeprefix("--"), options) if not hint else None
     if form is not None and (form.startswith("workload") or form.split()[0] in options):
         form = form.replace("workload", "model:NAME").replace("{}", "VALUE")
         hint = f"; trine writes it as {form}"
@@ -386,7 +300,7 @@ def single(function: Callable[..., Any], words: str, program: str = "trine") -> 
     every = (*parameters, *reported, *live, *varied)
     page = _Page(words.split()[-1], callback=invoke, params=[_parameter(each) for each in every],
                  context_settings=_SETTINGS)  # fmt: skip
-    page.page = partial(command_page, words, function, program=program)
+    page.page = partial(_help_page, words, function, program=program)
 
     def show_all(ctx: click.Context, param: click.Parameter, is_asked: bool) -> None:
         if is_asked:
@@ -395,6 +309,15 @@ def single(function: Callable[..., Any], words: str, program: str = "trine") -> 
 
     page.params.append(click.Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=show_all))
     return page
+
+
+def _help_page(
+    words: str, function: Callable[..., Any], colour: bool = False, is_all: bool = False, program: str = "trine"
+) -> str:
+    """Return the help page of a command, see :func:`trine.cli.help.command_page`."""
+    from trine.cli.help import command_page
+
+    return command_page(words, function, colour, is_all, program)
 
 
 def _value_or_default(parameter: CommandParameter, typed: Any) -> Any:

@@ -66,7 +66,7 @@ def collective(
     if kind in LEVEL.kinds and (not is_loadstore or inside.compare_fidelity):
         raise InputError(f"{kind} needs the load-store level: add --fidelity loadstore")
     if plot is not None:
-        from trine.collectives.result import check_plot
+        from trine.collectives.picture import check_plot
 
         check_plot(plot, sizes)
     if is_loadstore:

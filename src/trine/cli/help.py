@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trine.cli.colour import CYAN, DIM, YELLOW, painted
 from trine.cli.commands import ABOUT, COMMON, GROUPS, MAX_LISTED, below
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 #: Widest page: longer lines are hard to read.
 MAX_WIDTH = 110
-DIM, CYAN, YELLOW, RED = "2", "1;36", "33", "1;31"
 #: Rows of every help page.
 _HELP = ("--help", "-h"), "Show this message and exit."
 _ROOT = (
@@ -33,16 +32,6 @@ class HelpRow(NamedTuple):
     names: str
     value: str
     text: str
-
-
-def has_colour(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal with colour: no pipe, no NO_COLOR (no-color.org), no TERM=dumb."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def painted(text: str, code: str, colour: bool) -> str:
-    """Return ``text`` in a terminal colour."""
-    return f"\x1b[{code}m{text}\x1b[0m" if colour and text else text
 
 
 def group_page(group: str = "", colour: bool = False) -> str:

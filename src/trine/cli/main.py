@@ -9,7 +9,6 @@ import warnings
 from typing import TYPE_CHECKING
 
 from trine.cli.commands import GROUPS, find
-from trine.cli.help import command_page, group_page, has_colour
 from trine.cli.streams import end_streams, keep_interrupts, keep_streams
 from trine.common._version import __version__
 from trine.errors import safe
@@ -42,6 +41,9 @@ def page(words: list[str]) -> str | None:
     position = next((number for number, word in enumerate(words) if word in _HELP), None)
     if position is None:
         return None
+    from trine.cli.colour import has_colour
+    from trine.cli.help import command_page, group_page
+
     path = words[: next(number for number, word in enumerate(words) if word.startswith("-"))]
     colour = has_colour(sys.stdout)
     if not path or (len(path) == 1 and path[0] in GROUPS):
@@ -71,6 +73,9 @@ def _run(words: list[str]) -> object:
             print(f"trine {__version__}")
             return 0
         if not words:
+            from trine.cli.colour import has_colour
+            from trine.cli.help import group_page
+
             print(group_page(colour=has_colour(sys.stderr)), file=sys.stderr)
             return 2
         if (text := page(words)) is not None:

@@ -245,3 +245,7 @@ def number_pair(text: str, option: str) -> tuple[float, float]:
     if low is None or high is None:
         raise InputError(f"{option} takes LOW:HIGH such as 1:10, got {text!r:.80}")
     return low, high
+
+
+#: Values of options in other tools, and trine's.
+VALUES_ELSEWHERE = {("--offload", "cpu"): "optimizer", ("--recompute", "true"): "full", ("--sharding", "zero"): "zero1"}

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from trine.cli.help import RED, has_colour, painted
+from trine.cli.colour import RED, has_colour, painted
 from trine.cli.output_files import check_outputs
 from trine.cli.report_target import ReportTarget, report_target
 from trine.cli.streams import want_stdout
@@ -316,7 +316,7 @@ def write_json(
         want_stdout()
         print(json.dumps(document, indent=2, allow_nan=False), flush=True)
         return
-    from trine.common.spec import write_json as write
+    from trine.common.outputs import write_json as write
 
     with writes():
         keep_input(target)

@@ -14,8 +14,6 @@ import threading
 from errno import EBADF, EPIPE
 from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
 
-from trine.common.lack_of_memory import lacks_memory
-
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
@@ -113,6 +111,8 @@ def keep_interrupts() -> None:
 
 
 def _swallowed(hook: UnraisableHookArgs) -> None:
+    from trine.common.lack_of_memory import lacks_memory
+
     if hook.exc_value is not None and lacks_memory(hook.exc_value):  # the caller that ran out of memory reports it
         return
     if not issubclass(hook.exc_type, KeyboardInterrupt):

@@ -14,6 +14,7 @@ from trine.cli.options import CHANCE, OUTPUT, RANKS, Brief, Details, Json, Optio
 from trine.cli.output import Section, end, is_recording, show, to_terminal, write_files, write_json, written
 from trine.cli.parameters import Fields, Given
 from trine.cli.progress import watched
+from trine.cli.report_target import report_target
 from trine.cli.studies import PRICE, SENSITIVITY, TOKENS, CostAnswer, SensitivityAnswer
 from trine.common.arguments import option
 from trine.common.observer import observing
@@ -79,14 +80,14 @@ class RankOptions:
 
     def stragglers(self) -> Stragglers | None:
         """Return slow ranks and jitter, or None without either. Raise InputError for options without effect."""
-        from trine.parallel.stragglers import PER, Stragglers, parse_jitter, parse_slow
-
         if self.jitter is None and self.jitter_per is not None:
             raise InputError("--jitter-per needs --jitter")
         if self.jitter is None and self.seed is not None and self.repeat is None:
             raise InputError("--seed matters to --jitter and --repeat only")
         if not self.slow and self.jitter is None:
             return None
+        from trine.parallel.stragglers import PER, Stragglers, parse_jitter, parse_slow
+
         slow = parse_slow(self.slow)
         jitter = None if self.jitter is None else parse_jitter(self.jitter)
         per = PER[0] if self.jitter_per is None else self.jitter_per
@@ -246,16 +247,18 @@ def train(
     answer = TrainAnswer(plan["overlap"], ranks)
     if plan["overlap"] == RANGE:
         plan.values["overlap"] = "modelled"
-    kernel = load_target(_DETAIL)(detail, detail_perfetto)
+    kernel = _hooked(_DETAIL, detail, detail_perfetto)
     _refuse_repeat("--detail", detail, ranks)
-    zoomed = load_target(_ZOOM)(zoom)
+    zoomed = _hooked(_ZOOM, zoom)
     _refuse_repeat("--zoom", zoom, ranks)
     job = plan_from(layout, plan)
     place = _machine_of(job, plan, choices, machine, has_neighbour=neighbour is not None)
     fold = ranks.checked(job)
     flags = EmitAnswer(emit)
-    exported = load_target(_CHAKRA)(chakra, chakra_target)
-    warnings = [*place.warnings, *_leave_out_launches(exported, choices)]
+    exported = _hooked(_CHAKRA, chakra, chakra_target)
+    warnings = list(place.warnings)
+    if chakra is not None:
+        warnings += _leave_out_launches(exported, choices)
     is_record = is_recording() and not (answer.is_study or explain_memory or detail or zoom or tokens or sensitivity)
     with watched(), observing(on_job=None if chakra is None else exported.export), showing_few(is_record):
         step_options = _step_options(choices, place.cluster, fold, ranks, warnings)
@@ -282,16 +285,24 @@ def train(
         is_short = brief or (sensitivity and not details)  # the ranking takes the rest of the screen
         reserved = cost.num_lines + others.num_lines
         show(answer.headline(result) if is_short else answer.text(result, details, reserved), json)
-    content = answer.document(result)
     for section in sections:
         section.answer(step, answer.whole, json, brief)
-        content |= section.document()
-    write_json(content, json, "train", result.SCHEMA, run=result)
+    if json is not None or report_target() is not None or is_recording():
+        content = answer.document(result)
+        for section in sections:
+            content |= section.document()
+        write_json(content, json, "train", result.SCHEMA, run=result)
     write_files(result, perfetto, parquet, timeline)
     written(kineto, answer.whole.to_kineto, "traces of all ranks written to {}")
     for section in sections:
         section.write()
     end(answer.finished and all(section.finished for section in sections))
+
+
+def _hooked(target: str, *values: str | None) -> Any:
+    """Return the part of the answer that a hook adds for these options; an empty part if none is given."""
+    is_given = any(value is not None for value in values)
+    return load_target(target)(*values) if is_given else Section()
 
 
 def _refuse_repeat(option: str, value: str | None, ranks: RankOptions) -> None:
@@ -371,9 +382,11 @@ class ProfilesAnswer(Section):
 
     def document(self) -> dict[str, object]:
         """Return ``other_profiles``, if any."""
+        if not self._found:
+            return {}
         from trine.search.other_profiles import PROFILE
 
-        return {"other_profiles": PROFILE.rows(self._found)} if self._found else {}
+        return {"other_profiles": PROFILE.rows(self._found)}
 
 
 class NeighbourAnswer(Section):

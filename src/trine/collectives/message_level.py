@@ -11,17 +11,17 @@ import numpy as np
 
 from trine.cluster.cluster import Cluster
 from trine.collectives.bare import is_bare
+from trine.collectives.bus_bandwidth import bus_factor, sent_bytes
 from trine.collectives.expand import expand
 from trine.collectives.nccl import Collectives
 from trine.collectives.nccl.costs import CostContext, ll128_allowed
 from trine.collectives.nccl.parameters import LL, LL128, SIMPLE
 from trine.collectives.nccl.predict import OPS
 from trine.collectives.options import AUTO, PROTOCOLS, CollectiveOptions, CollectiveTime, TimePart, is_plan
-from trine.collectives.registry import ROOTED, known_algorithms, known_kinds, make_schedule
+from trine.collectives.registry import known_algorithms, known_kinds, make_schedule
 from trine.collectives.run import DomainSteps, MessageOptions, MessageTotals, run_schedule
-from trine.collectives.schedule import ExpandedSchedule, Schedule
+from trine.collectives.schedule import ROOTED, ExpandedSchedule, Schedule
 from trine.collectives.schedules.direct import to_the_next
-from trine.collectives.sizes import bus_factor, sent_bytes
 from trine.common.plugins import load_target
 from trine.errors import InputError, SpecError, TrineError, nearest
 

@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.collectives.library_flows import FlowPlan
-from trine.collectives.registry import make_schedule
 from trine.collectives.schedule import Schedule, Sends
 from trine.collectives.sends import MAX_PIPELINE_CHUNKS, SendList, log2_ceil
 from trine.errors import InputError
@@ -99,6 +98,8 @@ def schedule_of(
         return algorithm.schedule(kind, num_ranks, size_bytes, root)
     if algorithm is not None and algorithm.startswith(ONE_OPERATION):
         return one_operation(kind, num_ranks, size_bytes, algorithm)
+    from trine.collectives.registry import make_schedule
+
     return make_schedule(kind, num_ranks, size_bytes, algorithm, root)
 
 
@@ -110,6 +111,8 @@ def chain_ps(num_ranks: int, size_bytes: int, bytes_per_s: int, latency_ps: int)
     from trine.collectives.closed_forms import uncontended_ps
 
     def time_ps(chunks: int) -> int:
+        from trine.collectives.registry import make_schedule
+
         schedule = make_schedule("broadcast", num_ranks, size_bytes, "ring", 0, chunks=chunks)
         return uncontended_ps(schedule, bytes_per_s, latency_ps)
 

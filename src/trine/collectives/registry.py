@@ -6,10 +6,10 @@ import inspect
 import re
 
 from trine.collectives.algorithm import Algorithm, MakeSchedule, MessageTime, Rounds
-from trine.collectives.schedule import Parameter, Schedule
+from trine.collectives.schedule import ROOTED, Parameter, Schedule
 from trine.common.plugins import Registry
 from trine.common.units import whole_number
-from trine.errors import InputError, PlanError, nearest
+from trine.errors import InputError, nearest
 
 #: The first algorithm of a collective is its default. Another package adds one as an entry point "kind/name": a record,
 #: or the function that makes the schedule.
@@ -58,9 +58,6 @@ ALGORITHMS: Registry[MakeSchedule] = Registry(
         "barrier/dissemination": "trine.collectives.schedules.direct:barrier",
     },
 )
-
-#: Collectives with a root: the rank that has the data at the start, or gets it.
-ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter", "send_recv"})
 
 _SHAPE = re.compile(r"\d{1,7}(x\d{1,7})+")
 
@@ -178,12 +175,3 @@ def _value(text: str) -> Parameter:
     if _SHAPE.fullmatch(text):
         return tuple(int(number) for number in text.split("x"))
     return text
-
-
-def check_sent_by_ranks(schedule: Schedule) -> None:
-    """Raise PlanError for a schedule with switches: in a training step only ranks send messages."""
-    if schedule.num_switches:
-        raise PlanError(
-            f"{schedule.kind} by {schedule.algorithm} needs switches that reduce: a step has them on a library's links "
-            "(NVLink, xGMI) with flows that share them (--network fair) only; leave it out of --algorithm"
-        )

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.common.arrays import Bool, Int32, Int64
-from trine.errors import InputError
+from trine.errors import InputError, PlanError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -40,6 +40,9 @@ class Sends:
 
 #: position in the group, number of ranks, number of chunks, root -> the sends of that position
 SendsOf = Callable[[int, int, int, int], Sends]
+
+#: Collectives with a root: the rank that has the data at the start, or gets it.
+ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter", "send_recv"})
 
 #: Type of an algorithm's parameter: a number of channels, a shape, the name of another algorithm.
 Parameter = int | str | tuple[int, ...] | None
@@ -228,3 +231,12 @@ def opposite(positions: Positions, symmetry: tuple[int, ...]) -> Int64:
         total += -(positions.astype(np.int64) // weight) % radix * weight
         weight *= radix
     return total
+
+
+def check_sent_by_ranks(schedule: Schedule) -> None:
+    """Raise PlanError for a schedule with switches: in a training step only ranks send messages."""
+    if schedule.num_switches:
+        raise PlanError(
+            f"{schedule.kind} by {schedule.algorithm} needs switches that reduce: a step has them on a library's links "
+            "(NVLink, xGMI) with flows that share them (--network fair) only; leave it out of --algorithm"
+        )

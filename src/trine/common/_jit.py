@@ -8,17 +8,15 @@ Kernels are compiled once per installation and kept in
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from trine.common._jit_files import say_once, usable
-from trine.common.outputs import user_cache
+from trine.common.user_folders import user_cache
 
 #: Scalars of a kernel: Python or numpy numbers; int64 and float64 once compiled. Numba does not read annotations.
 Int: TypeAlias = Any
@@ -58,22 +56,6 @@ def make_by_reference() -> Callable[[Any], Any]:
 
         return refer  # type: ignore[no-any-return]
     return numba.njit(lambda bundle: bundle)  # type: ignore[no-any-return]
-
-
-@contextmanager
-def without_collector() -> Iterator[None]:
-    """Disable the garbage collector in this context: importing numba and loading kernels creates long-lived objects.
-
-    Scanning them repeatedly took 0.1 s of a start of 1.2 s.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def kernel(function: F) -> F:

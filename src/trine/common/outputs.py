@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import stat
 import sys
@@ -68,6 +69,11 @@ def write_text(
 ) -> None:
     """Write a whole UTF-8 file, as :func:`open_output` does."""
     write_bytes(path, text.encode(), error=error, follow=follow)
+
+
+def write_json(path: str | os.PathLike[str], content: object, *, follow: bool = True) -> None:
+    """Write plain data as JSON, as :func:`open_output` does. Raises InputError if it cannot."""
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n", follow=follow)
 
 
 def drop_link(path: str | os.PathLike[str]) -> None:
@@ -142,14 +148,6 @@ class OutputFolder:
         if kind is None:
             rows = (f"{digest}  {name}\n" for name, digest in self._digests.items())
             write_text(self._folder / self._manifest, "".join(rows), follow=False)
-
-
-def user_cache() -> Path | None:
-    """Return the user's cache folder: ``XDG_CACHE_HOME`` or ``~/.cache``; None without a home folder."""
-    for folder in (os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache")):
-        if os.path.isabs(folder):  # the XDG specification ignores relative paths
-            return Path(folder)
-    return None
 
 
 @contextmanager

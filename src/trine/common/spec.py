@@ -13,7 +13,6 @@ from typing import Any
 import yaml
 
 from trine.common.inputs import read_text
-from trine.common.outputs import write_text
 from trine.common.schema import AnyClass, Fault, read_as, show
 from trine.errors import SpecError
 
@@ -67,11 +66,6 @@ def check(model: type[AnyClass], data: object, file: object, extra: Mapping[str,
     except ValueError as error:
         field = error.path if isinstance(error, Fault) else ""
         raise SpecError(str(error), file=file, field=field or None) from None
-
-
-def write_json(path: str | os.PathLike[str], content: object, *, follow: bool = True) -> None:
-    """Write plain data as JSON, as :func:`trine.common.outputs.open_output` does. Raises InputError if it cannot."""
-    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n", follow=follow)
 
 
 class _Loader(yaml.CSafeLoader):

@@ -14,7 +14,7 @@ from trine.cluster.presets import GpuSpec
 from trine.common.units import format_power
 from trine.compute.models import ComputeModel
 from trine.compute.power import Bounds, StepLoad, load_of
-from trine.compute.power_curve import PowerCurve, curve_of, has_tensor_clocks
+from trine.compute.power_curve import PowerCurve, curve_of
 from trine.compute.resize import Split
 from trine.compute.roofline import TABLES, Duration
 from trine.compute.spread import WrappedModel
@@ -136,11 +136,6 @@ def _variants(load: StepLoad, curve: PowerCurve) -> list[tuple[StepLoad, PowerCu
     curves = [curve.model_copy(update={"slope": slope}) for slope in slopes]
     loads = [load.scaled(factor) for factor in (1 - POWER_ERROR, 1.0, 1 + POWER_ERROR)]
     return [(each, bent) for each in loads for bent in curves]
-
-
-def uses_step_clock(model: ComputeModel, gpu: GpuSpec | None) -> bool:
-    """Return whether the times of ``model`` are those of tables whose clock is known."""
-    return model.name == TABLES and has_tensor_clocks(gpu)
 
 
 class ClockedTimes(WrappedModel):

@@ -15,7 +15,6 @@ from trine.common.median import median
 from trine.common.units import PS_PER_US, format_time
 from trine.compute.graphs import STEP, captured_operators
 from trine.compute.kinds import family_of, kind_of, layer_of
-from trine.compute.profiler import without_profiler
 from trine.compute.resize import is_expert_product
 from trine.graph.workload import Operator, Workload
 from trine.software.profile import LaunchStyle, Software
@@ -200,6 +199,8 @@ def launch_costs(workload: Workload, default_ps: int = DEFAULT_LAUNCH_PS) -> Lau
             waited = launch + gap > _WAIT_FACTOR * typical
             costs.append(typical if waited else launch + gap)
             num_waits += waited
+    from trine.compute.profiler import without_profiler
+
     share, note = without_profiler(workload, costs, recorded)
     shares = tuple(round(cost * share) for cost in costs)
     evidence = "measured" if len(spans) == len(costs) else "assumed"

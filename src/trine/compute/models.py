@@ -2,99 +2,30 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from trine.cluster.presets import GpuSpec, load_gpu
-from trine.common.evidence import ASSUMED, MEASURED, MODELLED, TRANSFERRED
+from trine.common.evidence import ASSUMED, MEASURED
 from trine.common.plugins import Registry
-from trine.common.precision import HALVES
-from trine.compute.cost import Sizing, Work
-from trine.compute.kinds import family_of, kind_of
+from trine.compute.cost import Sizing
 from trine.compute.origin import no_gpu_times
-from trine.compute.resize import Resized, Split
+from trine.compute.resize import Split
 from trine.compute.roofline import (
     ROOFLINE,
     TABLES,
     Duration,
     Roofline,
-    check_peaks,
-    has_tf32_products,
-    least_time_s,
-    precision_of,
 )
-from trine.compute.tables.times import SizedTimes
 from trine.errors import InputError, PlanError, nearest
 from trine.graph.workload import SYNTHESISED, Operator, Workload
 
 if TYPE_CHECKING:
     from trine.compute.calibration import Calibration
     from trine.compute.law import FitReport
-
-# Conversion of a recorded operator's time to a different GPU.
-#
-# If measured tables of both GPUs have the operator's kind (trine.compute.tables.fp32), trine scales its time by the
-# ratio of the tables' times at its shape. A GPU without a table uses its nearest sibling's, scaled by the data
-# sheets. If both GPUs would use the same table, or no table has the kind, only the data sheets count: trine assumes
-# that the operator keeps its ratio to the roofline, except for the fixed part of its time, which stays the same.
-# Results of this rule are marked as assumed, because efficiency differs between GPUs.
-
-#: Families with tables for 16-bit data types.
-_IN_HALF = ("linear", "matmul", "attention")
-
-
-class Transfer:
-    """Scaling of a workload's operator times from ``source``, the recording GPU, to ``target``.
-
-    by: source of the ratios, as text.
-    """
-
-    def __init__(self, source: GpuSpec, target: GpuSpec, workload: Workload) -> None:
-        check_peaks(source)
-        check_peaks(target)
-        self.source, self.target = source, target
-        self._workload = workload
-        self._tf32_products = has_tf32_products(workload, source)
-        self._halves = SizedTimes(source), SizedTimes(target)
-        from trine.compute.tables.convolutions import table_of
-
-        tables = table_of(source), table_of(target)
-        self._has_tables = None not in tables and tables[0] != tables[1]
-        self.basis = "measured tables of operators, else of their rooflines" if self._has_tables else "their rooflines"
-        self.notes: tuple[str, ...] = (
-            f"times scaled from {source.name} to {target.name} by the ratio of {self.basis}; products of "
-            f"float32 matrices assumed in {'TF32' if self._tf32_products else 'float32'}, convolutions in TF32",
-        )
-
-    def time(self, sizes: Resized, amount: Work, ps: int, fixed_ps: float) -> tuple[int, str]:
-        """Return the time in ps on the target, and its evidence, for an operator that takes ``ps`` on the source.
-
-        amount: its work. fixed_ps: the part of ``ps`` that does not depend on size.
-        """
-        precision = precision_of(sizes.operator, self._workload.tensors, self._tf32_products)
-        if ps > 0 and precision in HALVES and family_of(kind_of(sizes.operator)) in _IN_HALF:
-            halves = [times.time(sizes) for times in self._halves]
-            if halves[0] is not None and halves[1] is not None:
-                return math.ceil(ps * (halves[1].us / halves[0].us)), TRANSFERRED
-        if self._has_tables and ps > 0:
-            from trine.compute.tables.fp32_times import operator_time
-
-            before = operator_time(self.source, sizes, amount, precision)
-            after = operator_time(self.target, sizes, amount, precision)
-            if before is not None and after is not None:
-                word = TRANSFERRED if TRANSFERRED in (before.evidence, after.evidence) else MODELLED
-                return math.ceil(ps * (after.us / before.us)), word
-        return self._by_rooflines(amount, precision, ps, fixed_ps), ASSUMED
-
-    def _by_rooflines(self, amount: Work, precision: str, ps: int, fixed_ps: float) -> int:
-        before = least_time_s(self.source, amount, precision)
-        after = least_time_s(self.target, amount, precision)
-        if before <= 0.0:
-            return ps
-        fixed = min(float(ps), fixed_ps)
-        return math.ceil(fixed + (ps - fixed) * (after / before))
+    from trine.compute.linear import LinearTimes
+    from trine.compute.transfer import Transfer
 
 
 class ComputeModel(Protocol):
@@ -162,15 +93,22 @@ class Linear:
         self, workload: Workload, transfer: Transfer | None = None, calibration: Calibration | None = None, *,
         name: str = "linear",
     ) -> None:  # fmt: skip
-        from trine.compute.linear import LinearTimes
-
         self.name = name
         self._synthesised = is_synthesised(workload)
         self._batch = workload.batch
         self._sizing = Sizing(workload)
-        self._times = LinearTimes(workload, self._sizing, calibration)
         self._transfer = transfer
         self._known: dict[tuple[int, Split], Duration] = {}
+        self._workload, self._calibration = workload, calibration
+        if calibration is not None:
+            _ = self._times  # a calibration of another GPU is refused before the first operator
+
+    @cached_property
+    def _times(self) -> LinearTimes:
+        """Li's model; most traces run at their own sizes and never fit its laws."""
+        from trine.compute.linear import LinearTimes
+
+        return LinearTimes(self._workload, self._sizing, self._calibration)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -304,9 +242,7 @@ def make_compute(
     if target is not None:
         if source is None:
             raise InputError("the GPU that the trace was recorded on must be known to predict for another", field="gpu")
+        from trine.compute.transfer import Transfer
+
         transfer = Transfer(source, target, workload) if source.name != target.name else None
     return COMPUTE_MODELS.get(name)(workload, transfer, calibration)
-
-
-def _transfer(workload: Workload, source: GpuSpec, target: GpuSpec) -> Transfer:
-    return Transfer(source, target, workload)

@@ -8,30 +8,39 @@ takes the clock at which the step of the new batch meets the GPU's limit (:mod:`
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from trine.cluster.presets import GpuSpec
-from trine.compute.clock import StepClock, step_clock
 from trine.compute.models import ComputeModel
-from trine.compute.power import Bounds, load_of
-from trine.compute.power_curve import has_tensor_clocks
 from trine.compute.resize import Split
 from trine.compute.roofline import Duration
 from trine.compute.spread import WrappedModel
 from trine.graph.workload import Operator, Workload
+
+if TYPE_CHECKING:
+    from trine.compute.clock import StepClock
+    from trine.compute.power import Bounds
 
 
 class AtClockOfBatch(WrappedModel):
     """A compute model with recorded times of ``gpu``, at the clock of each batch.
 
     Only splits of the batch change the clock. The GPU needs a published power curve with tensor clocks
-    (:func:`has_clock_of_batch`).
+    (:func:`trine.compute.power_curve.has_tensor_clocks`).
     """
 
     def __init__(self, model: ComputeModel, workload: Workload, gpu: GpuSpec) -> None:
         super().__init__(model)
-        self._workload, self._gpu, self._bounds = workload, gpu, Bounds(workload, gpu)
+        self._workload, self._gpu = workload, gpu
         self._recorded: StepClock | None = None
         self._clocks: dict[int, StepClock] = {}
+
+    @cached_property
+    def _bounds(self) -> Bounds:
+        from trine.compute.power import Bounds
+
+        return Bounds(self._workload, self._gpu)
 
     def duration(self, operator: Operator, split: Split) -> Duration:
         """Return the model's time at the clock of the split's batch, with the same evidence."""
@@ -45,6 +54,9 @@ class AtClockOfBatch(WrappedModel):
     def clock(self, batch: int) -> StepClock:
         """Return the clock of a step of ``batch`` samples relative to the recorded step's."""
         if batch not in self._clocks:
+            from trine.compute.clock import step_clock
+            from trine.compute.power import load_of
+
             if self._recorded is None:
                 self._recorded = step_clock(self._workload, self._model, self._gpu)
             recorded, curve = self._recorded, self._recorded.curve
@@ -55,8 +67,3 @@ class AtClockOfBatch(WrappedModel):
             clock = load.clock_at(curve, recorded.limit_w)
             self._clocks[batch] = replace(recorded, load=load, clock=clock)
         return self._clocks[batch]
-
-
-def has_clock_of_batch(workload: Workload, gpu: GpuSpec | None) -> bool:
-    """Return whether the power curve of ``gpu`` gives the clock of recorded steps at other batches."""
-    return workload.has_gpu_times and has_tensor_clocks(gpu)

@@ -11,6 +11,7 @@ from trine.cluster.presets import GpuSpec, load_gpu
 from trine.common.inputs import PRESETS
 from trine.common.schema import Field, Spec
 from trine.common.spec import read_spec
+from trine.compute.roofline import TABLES
 from trine.errors import InputError
 
 _FILE = PRESETS / "power_curves.yaml"
@@ -106,6 +107,11 @@ def has_tensor_clocks(gpu: GpuSpec | None) -> bool:
         return False
     curve = power_curves().get(_gpu_with_curve(gpu.name))
     return curve is not None and curve.tensor is not None
+
+
+def uses_step_clock(compute: str, gpu: GpuSpec | None) -> bool:
+    """Return whether the times of the compute model ``compute`` are those of tables whose clock is known."""
+    return compute == TABLES and has_tensor_clocks(gpu)
 
 
 def _gpu_with_curve(name: str) -> str:

@@ -32,7 +32,8 @@ from trine.results.screen import Listing, Screen
 from trine.results.text import columns, wrapped_at
 from trine.software import known_software, load_software
 from trine.workload.architecture.counts import ModelCounts, counts_of
-from trine.workload.synthesis.model_files import known_models, load_model
+from trine.workload.synthesis.model_files import load_model
+from trine.workload.synthesis.model_names import known_models
 from trine.workload.synthesis.spec import Transformer
 
 ENTRY = Columns(

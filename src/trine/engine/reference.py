@@ -21,7 +21,6 @@ from trine.common.observer import PROGRESS_S, current_observer
 from trine.common.units import PS_PER_S
 from trine.engine._limits import FULL_PPM, MAX_PS, MIN_PPM
 from trine.engine.circuit_model import CircuitModel
-from trine.engine.describe import faster_than_full
 from trine.engine.models import Network, NetworkModel, QueueModel, WeightedModel, drain_ps
 from trine.engine.validate import software_latency_ps
 from trine.errors import SimulationError
@@ -93,6 +92,8 @@ class RateLimitedStreams:
         moved = []
         for stream in sorted(self.changed):
             if is_over and self.nominal_ppm[stream] > FULL_PPM:
+                from trine.engine.describe import faster_than_full
+
                 raise faster_than_full(self.graph, stream, now)
             running = self.running.get(stream)
             if running is not None:

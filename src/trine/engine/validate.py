@@ -7,7 +7,6 @@ import numpy.typing as npt
 
 from trine.common.arrays import Bool, Int64, row_sums
 from trine.engine._limits import FULL_PPM, MAX_BYTES_PER_S, MAX_PACED_PS, MAX_PS, MAX_WHOLE
-from trine.engine.describe import describe_task
 from trine.errors import InputError
 from trine.graph.taskgraph import COMPUTE, JOIN, TRANSFER, TaskGraph
 
@@ -156,4 +155,6 @@ def _check_pressure(graph: TaskGraph) -> None:
 def _refuse(graph: TaskGraph, wrong: Bool, why: str, values: npt.NDArray[np.integer]) -> None:
     if wrong.any():
         task = int(wrong.argmax())
+        from trine.engine.describe import describe_task
+
         raise InputError(f"{describe_task(graph, task)} {why}: {values[task]}")

@@ -15,8 +15,8 @@ from typing import Any
 
 from trine.common._version import __version__
 from trine.common.arguments import named_arguments
+from trine.common.outputs import write_json
 from trine.common.plugins import load_target
-from trine.common.spec import write_json
 from trine.errors import InputError, MissingExtraError
 from trine.experiments.executors import make_workers
 from trine.experiments.experiment import Experiment

@@ -13,7 +13,8 @@ from trine.common.outputs import open_output
 from trine.errors import InputError, nearest
 from trine.experiments.journal import Entry, Line, read_lines
 from trine.experiments.spec import ExperimentSpec
-from trine.results.frames import Row, pyarrow
+from trine.results.frames import pyarrow
+from trine.results.rows import Row
 
 PARQUET_FILE = "points.parquet"
 #: Rows that are in memory at a time.

@@ -13,8 +13,7 @@ import numpy.typing as npt
 from trine.collectives.library_flows import FlowPlan, Message, message_of
 from trine.collectives.local import LocalStructures, local_structures
 from trine.collectives.one_operation import schedule_of
-from trine.collectives.registry import check_sent_by_ranks
-from trine.collectives.schedule import RankSends
+from trine.collectives.schedule import RankSends, check_sent_by_ranks
 from trine.common.arrays import Int32, Int64, distinct, row_of
 from trine.errors import PlanError
 from trine.folding.colors import numbered

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from trine.common.arrays import Int64
 from trine.folding.observe import rank_memory
-from trine.folding.run import JobRun, one_of_each_class
+from trine.folding.run import JobRun
+from trine.folding.shown_ranks import one_of_each_class
 from trine.graph.memory import MemoryEvents
 from trine.graph.program import Phase
 from trine.parallel.template import LABEL_FIELDS

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.common.arrays import Int32, Int64, spans
+from trine.folding.observation import Observation
 from trine.folding.pattern import HOSTS, MESSAGE, SELF, Pattern
 from trine.folding.quotient import named_tasks
 from trine.folding.signals import Times, whole_times
@@ -23,25 +24,11 @@ from trine.graph.placement import Placement
 from trine.graph.taskgraph import TRANSFER, CollectiveLabel, Records, TaskGraph
 from trine.parallel.instantiate import memory_events
 from trine.parallel.template import LABEL_FIELDS
-from trine.results.records import Ends
+from trine.results.ends import Ends
 from trine.results.waits import releasers, wait_reasons
 
 #: Largest number of tasks to examine for the wait reasons of arrivals.
 MAX_TASKS_AROUND = 1_000_000
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Observation:
-    """Tasks of observed ranks, numbered by row, with their records.
-
-    ends, reasons: as in :class:`trine.results.run.Part`; None if all ranks are shown.
-    """
-
-    graph: TaskGraph
-    records: Records
-    memory: MemoryEvents
-    ends: Ends | None
-    reasons: Callable[[], npt.NDArray[np.int8]] | None = None
 
 
 def observe(run: FoldedRun, placement: Placement, ranks: Sequence[int], *, busy_only: bool = False) -> Observation:

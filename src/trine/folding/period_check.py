@@ -11,7 +11,8 @@ from trine.common.arrays import Bool, Int64, spans
 from trine.common.units import format_time
 from trine.errors import SimulationError
 from trine.folding.lists import PHASE, STEP, Lists, Relabel, Tasks, as_labelled, columns_of
-from trine.folding.run import JobRun, one_of_each_class
+from trine.folding.run import JobRun
+from trine.folding.shown_ranks import one_of_each_class
 from trine.folding.signals import whole_times
 from trine.graph.program import Phase
 from trine.parallel.template import LABEL_FIELDS

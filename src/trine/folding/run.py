@@ -7,113 +7,39 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from trine.common.arrays import Bool, Int8, Int32, Int64, spans
+from trine.common.arrays import Int8, Int64, spans
 from trine.common.units import format_time
 from trine.engine import run
 from trine.engine.models import Network, QueueModel, network_model, why_unfolded
 from trine.errors import InputError, SimulationError
 from trine.folding.extract import Extraction, extract_patterns
 from trine.folding.modes import FoldMode, fold_of
-from trine.folding.observe import Observation, observe, rank_memory
-from trine.folding.pattern import JobPatterns, Pattern
+from trine.folding.pattern import JobPatterns
 from trine.folding.signals import whole_times
 from trine.folding.stages import FoldedRun, Folder, UnfoldedTimes
 from trine.folding.traffic import WORTH_A_WORD, collective_totals, link_bytes, link_uses, rank_skew_ps
 from trine.graph.memory import MemoryEvents
 from trine.graph.placement import Placement
-from trine.graph.program import COMPUTE_STREAM, Job
-from trine.graph.taskgraph import COMPUTE, Records, TaskGraph
+from trine.graph.program import Job
+from trine.graph.taskgraph import Records, TaskGraph
 from trine.parallel.instantiate import instantiate
-from trine.parallel.stragglers import Stragglers, scaled_ps
 from trine.results import Result
-from trine.results.memory import memory_timeline
-from trine.results.records import Ends
-from trine.results.repeats import RepeatedSteps, Repeats
+from trine.results.ends import Ends
 from trine.results.run import FoldStage, Scope
-from trine.results.traffic import LinkUse
+
+if TYPE_CHECKING:
+    from trine.folding.observation import Observation
+    from trine.folding.straggler_scaling import StragglerScaling
+    from trine.parallel.stragglers import Stragglers
+    from trine.results.link_use import LinkUse
+    from trine.results.repeats import RepeatedSteps, Repeats
 
 # Selection of the ranks that a folded result shows: the latest, the fullest, and an even spread.
-
-#: Results show at most this many ranks; with more ranks, the latest one of each program.
-SHOWN = 32
-#: Peak memory per class is skipped above this many tasks in all (about 1 s).
-MAX_PEAK_TASKS = 4_000_000
-
-
-def representative_ranks(folded: FoldedRun, fullest_program: Callable[[], int] | None = None) -> list[int]:
-    """Return the ranks to show, at most :data:`SHOWN`: the latest of all, and each pattern's latest and fullest rank.
-
-    fullest_program: returns the program with the least headroom, and one of its ranks is shown; called only if the
-    latest ranks alone exceed the limit.
-    """
-    ends = folded.rank_ends()
-    last = int(np.argmax(ends))
-    shown = {last}
-    last_of_each = [int(pattern.ranks[np.argmax(ends[pattern.ranks])]) for pattern in folded.job.patterns]
-    if fullest_program is not None and len({last, *last_of_each}) > SHOWN:
-        fullest = fullest_program()
-        pairs = zip(folded.job.patterns, last_of_each, strict=True)
-        shown.add(next(rank for pattern, rank in pairs if pattern.program == fullest))
-    for rank in (*last_of_each, *peak_memory_ranks(folded)):
-        if len(shown) >= SHOWN:
-            break
-        shown.add(rank)
-    return sorted(shown)
-
-
-def spread_ranks(folded: FoldedRun) -> dict[int, float]:
-    """Return rank -> number of ranks it represents, for ranks of each pattern evenly spaced in order of end time."""
-    ends = folded.rank_ends()
-    represented: dict[int, float] = {}
-    for pattern in folded.job.patterns:
-        count = min(len(pattern.ranks), max(1, SHOWN // len(folded.job.patterns)))
-        order = pattern.ranks[np.argsort(ends[pattern.ranks], kind="stable")]
-        places = (2 * np.arange(count) + 1) * len(order) // (2 * count)
-        represented.update(dict.fromkeys(order[places].tolist(), len(order) / count))
-    return represented
-
-
-def peak_memory_ranks(run: FoldedRun) -> list[int]:
-    """Return each pattern's rank with the highest peak memory, the lowest such rank in a tie.
-
-    Skips patterns with a single class, because their ranks are alike. Returns [] above MAX_PEAK_TASKS tasks.
-    """
-    fullest = []
-    remaining_tasks = MAX_PEAK_TASKS
-    for pattern in run.job.patterns:
-        ranks = one_of_each_class(run, pattern.ranks)
-        remaining_tasks -= len(ranks) * pattern.num_tasks
-        if remaining_tasks < 0:
-            return []
-        if len(ranks) > 1:
-            peaks = _peaks(run, pattern, ranks)
-            fullest.append(int(ranks[np.argmax(peaks)]))
-    return fullest
-
-
-def one_of_each_class(run: FoldedRun, ranks: Int64, num_stages: int | None = None) -> Int64:
-    """Return the lowest of ``ranks`` in each final class, or in each class after ``num_stages`` of the run's stages."""
-    last, count = np.full(len(ranks), -1, np.int64), 0
-    for stage in run.stages[:num_stages]:
-        number = stage.partition.class_of[ranks]
-        last[number >= 0] = count + number[number >= 0]
-        count += stage.partition.num_classes
-    return ranks[np.sort(np.unique(last, return_index=True)[1])]
-
-
-def _peaks(run: FoldedRun, pattern: Pattern, ranks: Int64) -> list[int]:
-    """Return the peak memory in bytes of each of ``ranks``, which share one pattern."""
-    memory = rank_memory(run, [pattern], np.zeros(1, np.int64))
-    peaks = []
-    for rank in ranks.tolist():
-        ready, start, end = run.times(rank)
-        records = Records(ready_ps=ready, start_ps=start, end_ps=end, num_events=0, engine="", network="")
-        peaks.append(int(memory_timeline(memory, records).total_bytes.max(initial=0)))
-    return peaks
 
 
 #: Results with at most this number of ranks, and of steps of all their programs (about 2 s), show all of them.
@@ -129,51 +55,6 @@ def showing_few(is_few: bool = True) -> Iterator[None]:
         yield
     finally:
         _SHOWS_FEW.reset(token)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StragglerScaling:
-    """Factors of ``stragglers`` on the operators of a job. Draws depend only on the seed, the rank and the number of
-    the task in the program (or of the training step), so that a rank drawn alone gets the same factors as among all.
-    draws_as: int64[ranks], the number that each rank uses for its draws; None: its rank.
-    """
-
-    job: JobPatterns
-    stragglers: Stragglers
-    draws_as: Int64 | None = None
-
-    def __call__(self, rank: int, tasks: Int64, duration_ps: Int64) -> Int64:
-        """Return the scaled durations of ``tasks`` in the pattern of ``rank``."""
-        pattern = self.job.patterns[int(self.job.pattern_of[rank])]
-        scaled_tasks = np.flatnonzero((pattern.kind[tasks] == COMPUTE) & self._on_gpu(pattern.stream[tasks]))
-        index = pattern.labels[5][tasks[scaled_tasks]] if self.stragglers.per == "step" else tasks[scaled_tasks]
-        durations = duration_ps.copy()
-        number = None if self.draws_as is None else self.draws_as[rank]
-        factors = self.stragglers.factors(np.array(rank), index.astype(np.int64), number)
-        durations[scaled_tasks] = scaled_ps(duration_ps[scaled_tasks], factors)
-        return durations
-
-    def _on_gpu(self, stream: Int32) -> Bool:
-        compute_stream = self.job.streams.index(COMPUTE_STREAM) if COMPUTE_STREAM in self.job.streams else -2
-        return np.asarray(stream == compute_stream)
-
-    def initial_colors(self) -> Int64:
-        """Return int64[ranks] with equal numbers for equally slow ranks with the same draws."""
-        factors = self.stragglers.slow_factors(np.arange(self.job.grid.num_ranks))
-        slow = np.unique(factors, return_inverse=True)[1].ravel().astype(np.int64)
-        if self.draws_as is None:
-            return slow
-        return slow * (int(self.draws_as.max(initial=0)) + 1) + self.draws_as
-
-    def on_graph(self, graph: TaskGraph) -> TaskGraph:
-        """Scale the tasks of all ranks in a graph of :func:`trine.parallel.instantiate.instantiate` in the same way."""
-        duration_ps = graph.duration_ps.copy()
-        num_steps = np.array([len(template.kind) for template in self.job.templates], np.int64)
-        sizes = num_steps[np.asarray(self.job.job.program_of, np.int64)]
-        for rank, (first, size) in enumerate(zip((np.cumsum(sizes) - sizes).tolist(), sizes.tolist(), strict=True)):
-            tasks = slice(first, first + size)
-            duration_ps[tasks] = self(rank, np.arange(size), duration_ps[tasks])
-        return replace(graph, duration_ps=duration_ps)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -287,6 +168,8 @@ class JobRunner:
         """Return the factors on durations. If each class draws, the classes are the ones without jitter."""
         if self.stragglers is None:
             return None
+        from trine.folding.straggler_scaling import StragglerScaling
+
         scaling = StragglerScaling(patterns, self.stragglers)
         if self.stragglers.jitter is None or self.stragglers.tells_ranks_apart:
             return scaling
@@ -309,7 +192,11 @@ class JobRunner:
     def _with_shown_ranks(self, folded: FoldedRun, whole: _Whole, sentence: str = "") -> JobRun:
         if self._shows_all:
             return self._with_all_ranks(whole, folded, sentence=sentence)
+        from trine.folding.shown_ranks import representative_ranks
+
         ranks = representative_ranks(folded, self.fullest_program)
+        from trine.folding.observe import observe
+
         observation = observe(folded, self.placement, ranks)
         return JobRun(
             graph=observation.graph,
@@ -424,12 +311,18 @@ class _Scopes:
         return link_uses(self.carried, self.job_run.placement, step_ps)
 
     def of_ranks(self, ranks: Sequence[int]) -> Result:
+        from trine.folding.observe import observe
+
         view = observe(self.folded, self.job_run.placement, ranks)
         return self.judged(self.observed(view, ranks, self.of(tuple(ranks), False)))
 
     def spread(self) -> tuple[Result, npt.NDArray[np.float64]]:
+        from trine.folding.shown_ranks import spread_ranks
+
         weights, job_run = spread_ranks(self.folded), self.job_run
         ranks = tuple(weights)
+        from trine.folding.observe import observe
+
         busy = observe(self.folded, job_run.placement, ranks, busy_only=True)
         return self.observed(busy, ranks, self.of(ranks, job_run.is_complete)), np.array(list(weights.values()))
 

@@ -8,39 +8,30 @@ continue in separate runs. See docs/design/folding.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from trine.common.arrays import Bool, Int64
+from trine.common.arrays import Int64
 from trine.common.observer import announce_stage
 from trine.common.units import format_time
-from trine.engine import advance, carry_over, run
+from trine.engine import run
 from trine.engine.models import Network, QueueModel, network_model
 from trine.errors import TooManyTasksError
+from trine.folding import deferral
 from trine.folding.classes import ClassSearch, Partition, RankClasses
-from trine.folding.colors import join_components
 from trine.folding.neighbourhood import SHARED, PatternPart, RouteTable, link_places, whole_parts, without_signals
 from trine.folding.orbits import orbits_of
-from trine.folding.pattern import HOSTS, SELF, Edges, JobPatterns, Pattern
+from trine.folding.pattern import JobPatterns
 from trine.folding.quotient import ClassTasks, DurationScaling, Quotient, QuotientBuilder
 from trine.graph.placement import Placement
-from trine.graph.taskgraph import COMPUTE, TRANSFER, Records, Snapshot
+from trine.graph.taskgraph import Records, Snapshot
 
-#: Axes are deferred while more tasks than this would be simulated, and deferring one more at least halves them.
-MANY_TASKS = 2_000_000
-WORTH_A_STOP = 0.5
-#: Of the axes that leave up to this many times the fewest tasks, the one used last is deferred.
-ABOUT_AS_FEW = 2
 #: Signals between ranks are simulated one by one up to this many tasks (about 0.3 s).
 FEW_TASKS = 500_000
-#: A stop activates all axes if the necessary ones alone already need this share of the tasks.
-WORTH_WAITING = 0.9
-#: Ranks without interaction are divided into runs of about this many tasks.
-RUN_TASKS = 6_000_000
 #: Simulating more tasks at a time (about 10 GB) is refused before they are built.
 MAX_TASKS = 60_000_000
 #: ... and above this number (about 3 GB) if :mod:`trine.training.run` can estimate the result instead.
@@ -188,7 +179,7 @@ class Folder:
         """
         classes = _initial_classes(self.job, self._search)
         if self.places is None:  # runs of queues cannot stop
-            classes = _defer_axes(self._search, classes)
+            classes = deferral.defer_axes(self._search, classes)
         is_folded = classes.partition.num_classes < self.placement.num_ranks or classes.has_deferred_axes
         if unfolded is not None and not is_folded:
             self._refuse_many(classes)
@@ -200,8 +191,8 @@ class Folder:
     def first_classes(self) -> Int64:
         """Return the finest class of each rank, int64[ranks], or its initial class if that makes too many tasks."""
         classes = _initial_classes(self.job, self._search)
-        if classes.num_tasks > RUN_TASKS:
-            classes = _defer_axes(self._search, classes)
+        if classes.num_tasks > deferral.RUN_TASKS:
+            classes = deferral.defer_axes(self._search, classes)
         return classes.partition.class_of.astype(np.int64)
 
     def _quotient(self, classes: RankClasses, now_ps: int) -> Quotient:
@@ -249,28 +240,33 @@ class Folder:
 
     def _run_in_stages(self, quotient: Quotient) -> FoldedRun:
         """Run ``quotient`` until a held task becomes ready, then its remaining tasks in finer classes, and so on."""
-        readers = cache(lambda axis: _readers(self.job, axis))
+        from trine.engine import advance
+        from trine.folding.after_stop import activated, held_tasks, independent_runs, readers_along, remaining_parts
+
+        readers = cache(lambda axis: readers_along(self.job, axis))
         stages: list[RunStage] = []
         pending: list[tuple[list[PatternPart], Quotient, Snapshot]] = []  # parts, and the stopped run to continue
         resume, stops = None, 0
         while True:
-            hold = _held(quotient)
+            hold = held_tasks(quotient)
             now_ps = 0 if resume is None else resume.now_ps
             snapshot = advance(quotient.graph, hold=hold, resume=resume, network=self.network, engine=self.engine)
             stages.append(_stage_of(quotient, snapshot, now_ps))
             if not snapshot.is_finished:
                 stops += 1
-                active = _activated(self.job, quotient, snapshot, hold, readers) if stops <= MAX_STOPS else None
-                parts = _remaining(self._search, quotient, snapshot, active)
-                pending += [(run_parts, quotient, snapshot) for run_parts in _independent_runs(self._search, parts)]
+                active = activated(self.job, quotient, snapshot, hold, readers) if stops <= MAX_STOPS else None
+                parts = remaining_parts(self._search, quotient, snapshot, active)
+                pending += [(run_parts, quotient, snapshot) for run_parts in independent_runs(self._search, parts)]
             if not pending:
                 return self._result(stages)
             quotient, resume = self._continued(*pending.pop())
 
     def _continued(self, parts: list[PatternPart], before: Quotient, snapshot: Snapshot) -> tuple[Quotient, Snapshot]:
         """Return the graph of ``parts``, and the state of its tasks when the run of ``before`` stopped."""
+        from trine.folding.after_stop import taken_over
+
         quotient = self._quotient(self._search.classes(parts), snapshot.now_ps)
-        return quotient, _taken_over(before, snapshot, quotient)
+        return quotient, taken_over(before, snapshot, quotient)
 
     def _result(self, stages: list[RunStage]) -> FoldedRun:
         return FoldedRun(
@@ -289,9 +285,6 @@ def _announce(partition: Partition, num_tasks: int, now_ps: int) -> None:
     announce_stage(f"{ranks} ranks in {classes}, {num_tasks:,} tasks{since}")
 
 
-# -- the first classes -------------------------------------------------------------------------------------------------
-
-
 def _initial_classes(job: JobPatterns, search: ClassSearch) -> RankClasses:
     """Return the classes at the beginning; drops signals if the rank differences that they cause make many tasks."""
     parts = whole_parts(job.patterns)
@@ -303,130 +296,6 @@ def _initial_classes(job: JobPatterns, search: ClassSearch) -> RankClasses:
             return classes
         parts = parts if is_few else [without_signals(part) for part in parts]
     return search.classes(parts)
-
-
-def _defer_axes(search: ClassSearch, classes: RankClasses) -> RankClasses:
-    """Defer axes at the beginning, while there are many tasks and one more axis at least halves them."""
-    parts = classes.parts
-    axes = {axis for part in parts for axis in part.pattern.role_axes}
-    while classes.partition.num_classes > len(parts) and classes.num_tasks > MANY_TASKS:
-        deferred = classes.parts[0].deferred
-        coarser = {axis: search.classes(_deferring(parts, deferred | {axis})) for axis in sorted(axes - deferred)}
-        best = _axis_to_defer(coarser)
-        if best is None or coarser[best].num_tasks > WORTH_A_STOP * classes.num_tasks:
-            break
-        classes = coarser[best]
-    return classes
-
-
-def _axis_to_defer(coarser: dict[str, RankClasses]) -> str | None:
-    """Return the axis to defer next; ``coarser``: the classes with each axis deferred.
-
-    If deferring some axes leaves few tasks, choose the one used last; otherwise the one used last of those that leave
-    about the fewest tasks: the run stops at the first use.
-    """
-    num_tasks = {axis: classes.num_tasks for axis, classes in coarser.items()}
-    enough = max(MANY_TASKS, ABOUT_AS_FEW * min(num_tasks.values(), default=0))
-    sufficient = [axis for axis in coarser if num_tasks[axis] <= enough]
-    first_use_ps = {axis: _first_use_ps(coarser[axis].parts, axis) for axis in sufficient}
-    return min(sufficient, key=lambda axis: (-first_use_ps[axis], num_tasks[axis], axis), default=None)
-
-
-# -- after a stop ------------------------------------------------------------------------------------------------------
-
-
-def _activated(
-    job: JobPatterns,
-    quotient: Quotient,
-    snapshot: Snapshot,
-    hold: Bool,
-    readers: Callable[[str], dict[int, set[int]]],
-) -> dict[str, set[int]]:
-    """Return the axes of ready held tasks -> the programs whose ranks may be affected."""
-    active: dict[str, set[int]] = {}
-    ready = np.flatnonzero(hold & (snapshot.ready_ps >= 0) & (snapshot.start_ps < 0))
-    of_class = np.searchsorted(quotient.base, ready, side="right") - 1
-    for task, number in zip(ready.tolist(), of_class.tolist(), strict=True):
-        part = quotient.parts[quotient.part_of[number]]
-        local = int(part.tasks[task - int(quotient.base[number])])
-        active.setdefault(_axis_of(job, part.pattern, local), set()).add(part.pattern.program)
-    for axis, programs in active.items():
-        new = programs
-        while new:  # programs that wait for these, and so on
-            new = {reader for program in new for reader in readers(axis).get(program, ())} - programs
-            programs |= new
-    return active
-
-
-def _readers(job: JobPatterns, axis: str) -> dict[int, set[int]]:
-    """Return program -> programs whose ranks wait for tasks of its ranks along ``axis``."""
-    program_of = np.array([pattern.program for pattern in job.patterns])[job.pattern_of]
-    readers: dict[int, set[int]] = {}
-    for pattern in job.patterns:
-        for role in np.unique(pattern.edges.role).tolist():
-            if role >= 0 and pattern.role_axes[role] == axis:
-                for program in np.unique(program_of[pattern.peers[:, role]]).tolist():
-                    readers.setdefault(program, set()).add(pattern.program)
-    return readers
-
-
-def _remaining(
-    search: ClassSearch, quotient: Quotient, snapshot: Snapshot, active: dict[str, set[int]] | None
-) -> list[PatternPart]:
-    """Return the ranks of each class with their remaining tasks.
-
-    active: axis -> the programs that activate it now; None: all axes for all programs.
-    """
-    parts = []
-    trimmed: dict[
-        tuple[int, bytes], PatternPart
-    ] = {}  # part, remaining tasks -> the fields that do not depend on ranks
-    for number in range(quotient.partition.num_classes):
-        part = quotient.parts[quotient.part_of[number]]
-        remains = snapshot.end_ps[quotient.tasks_of(number)] < 0
-        if remains.any():
-            key = (id(part), np.packbits(remains).tobytes())
-            if key not in trimmed:
-                trimmed[key] = _trimmed(part, remains)
-            in_class = quotient.partition.class_of[part.ranks] == number
-            axes = (axis for axis in part.deferred if active is not None and _is_deferred(part, axis, active))
-            parts.append(replace(
-                trimmed[key], number=number, ranks=part.ranks[in_class], rows=part.rows[in_class], before=number,
-                deferred=frozenset(axes),
-            ))  # fmt: skip
-    if any(part.deferred for part in parts):
-        # Activate all axes if that costs little more than activating the necessary ones.
-        partly, wholly = search.classes(parts).num_tasks, search.classes(_deferring(parts)).num_tasks
-        if partly >= (WORTH_A_STOP if wholly <= RUN_TASKS else WORTH_WAITING) * wholly:
-            return _deferring(parts)
-    return parts
-
-
-def _independent_runs(search: ClassSearch, parts: Sequence[PatternPart]) -> list[list[PatternPart]]:
-    """Divide parts into runs: one for all that may stop again, the others with about RUN_TASKS tasks each."""
-    # Later exchanges along deferred axes may cross links that other ranks use now, so they join ranks too.
-    neighbourhood = search.classes(_deferring(parts)).neighbourhood
-    ranks = np.sort(np.concatenate([part.ranks for part in parts]))
-    component = join_components(neighbourhood.ptr, neighbourhood.items, len(neighbourhood.links))
-    of_rank = np.zeros(search.placement.num_ranks, np.int64)
-    of_rank[ranks] = component[: len(ranks)]
-    may_stop = np.zeros(len(component), np.bool_)
-    size = np.zeros(len(component), np.int64)
-    for part in parts:
-        may_stop[of_rank[part.ranks]] |= bool(part.deferred)
-        np.add.at(size, of_rank[part.ranks], len(part.tasks))
-    free = np.flatnonzero((size > 0) & ~may_stop)
-    run_of = np.full(len(component), -1, np.int64)  # -1: the run that may stop
-    run_of[free] = np.cumsum(size[free]) // RUN_TASKS
-    if len(free) and search.classes(parts).num_tasks <= RUN_TASKS:  # all that cannot stop folds well
-        run_of[free] = 0
-    runs: dict[int, list[PatternPart]] = {}
-    for part in parts:
-        run_numbers = run_of[of_rank[part.ranks]]
-        for number in np.unique(run_numbers).tolist():
-            in_run = run_numbers == number
-            runs.setdefault(number, []).append(replace(part, ranks=part.ranks[in_run], rows=part.rows[in_run]))
-    return [runs[number] for number in sorted(runs)]
 
 
 def _stage_of(quotient: Quotient, times: Records | Snapshot, begins_ps: int) -> RunStage:
@@ -442,87 +311,3 @@ def _stage_of(quotient: Quotient, times: Records | Snapshot, begins_ps: int) -> 
         num_tasks=quotient.graph.num_tasks,
         num_events=times.num_events,
     )
-
-
-def _deferring(parts: Sequence[PatternPart], axes: frozenset[str] = frozenset()) -> list[PatternPart]:
-    """Return the same parts with exactly ``axes`` deferred."""
-    return [replace(part, deferred=axes) for part in parts]
-
-
-def _is_deferred(part: PatternPart, axis: str, active: dict[str, set[int]]) -> bool:
-    return part.pattern.program not in active.get(axis, ())
-
-
-def _held(quotient: Quotient) -> Bool:
-    """Return which tasks begin an exchange along an axis that is deferred for their part."""
-    begins = [_begins(part) for part in quotient.parts]
-    hold = np.zeros(quotient.graph.num_tasks, np.bool_)
-    for number, part_number in enumerate(quotient.part_of.tolist()):
-        hold[quotient.tasks_of(number)] = begins[part_number]
-    return hold
-
-
-def _begins(part: PatternPart) -> Bool:
-    """Return bool[remaining tasks]: entries into collectives, and messages, along deferred axes."""
-    pattern, deferred = part.pattern, part.deferred
-    begins = np.zeros(pattern.num_tasks, np.bool_)
-    if deferred:
-        is_deferred = np.array([axis in deferred for axis in pattern.role_axes] + [False] * (1 + len(HOSTS)))
-        begins[(pattern.kind == TRANSFER) & is_deferred[pattern.role]] = True
-        for key in pattern.algorithm_of:
-            if pattern.key_axes[key] in deferred:
-                begins[pattern.entered[key]] = True
-    return begins[part.tasks]
-
-
-def _first_use_ps(parts: Sequence[PatternPart], axis: str) -> int:
-    """Return the minimum compute time before any rank begins an exchange along ``axis``."""
-    first_ps = []
-    for part in parts:
-        begins = np.flatnonzero(_begins(replace(part, deferred=frozenset({axis}))))
-        if len(begins):
-            before = part.tasks[: begins[0]]
-            is_compute = part.pattern.kind[before] == COMPUTE
-            first_ps.append(int(part.pattern.duration_ps[before[is_compute]].sum()))
-    return min(first_ps, default=0)
-
-
-def _axis_of(job: JobPatterns, pattern: Pattern, task: int) -> str:
-    """Return the axis of the exchange that a held task begins."""
-    if pattern.key[task] >= 0:
-        return job.keys[int(pattern.key[task])][0]
-    return pattern.role_axes[int(pattern.role[task])]
-
-
-def _trimmed(part: PatternPart, remains: Bool) -> PatternPart:
-    pattern, edges = part.pattern, part.edges
-    tasks = part.tasks[remains]
-    number_of = np.full(pattern.num_tasks, -1, np.int32)
-    number_of[tasks] = np.arange(len(tasks), dtype=np.int32)
-    keep = number_of[edges.task] >= 0
-    local = edges.role == SELF
-    keep[local] &= number_of[edges.key[local]] >= 0
-    remaining_edges = Edges(
-        task=edges.task[keep],
-        role=edges.role[keep],
-        kind=edges.kind[keep],
-        key=edges.key[keep],
-        number=edges.number[keep],
-    )
-    return replace(part, tasks=tasks, number_of=number_of, edges=remaining_edges)
-
-
-def _taken_over(coarse: Quotient, snapshot: Snapshot, fine: Quotient) -> Snapshot:
-    """Return a snapshot that gives each finer class the state of its former class."""
-    origin = np.empty(fine.graph.num_tasks, np.int32)
-    remaining: dict[int, Int64] = {}
-    for number in range(fine.partition.num_classes):
-        before = fine.parts[fine.part_of[number]].before
-        if before not in remaining:
-            is_remaining = snapshot.end_ps[coarse.tasks_of(before)] < 0
-            remaining[before] = np.flatnonzero(is_remaining) + int(coarse.base[before])
-        origin[fine.tasks_of(number)] = remaining[before]
-    num_streams = len(fine.graph.stream_names) // max(1, fine.partition.num_classes)
-    former = np.array([fine.parts[number].before for number in fine.part_of.tolist()], np.int64)
-    streams = former[:, None] * num_streams + np.arange(num_streams)
-    return replace(carry_over(snapshot, origin, streams.ravel()), num_events=0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from trine.cluster.cluster import Cluster
@@ -16,8 +18,10 @@ from trine.graph.placement import Placement
 from trine.graph.program import Label
 from trine.graph.taskgraph import TRANSFER, Records
 from trine.parallel.template import LABEL_FIELDS
-from trine.results.repeats import RepeatedSteps, Repeats
-from trine.results.traffic import LinkUse
+
+if TYPE_CHECKING:
+    from trine.results.link_use import LinkUse
+    from trine.results.repeats import RepeatedSteps, Repeats
 
 _MICROBATCH, _PHASE = LABEL_FIELDS.index("microbatch"), LABEL_FIELDS.index("phase")
 
@@ -51,6 +55,8 @@ def link_uses(carried: Int64, placement: Placement, step_ps: int) -> tuple[LinkU
     order = np.argsort(first, kind="stable")
     names = ("",) if tiers is None else tiers.names
     links, sizes, rates = used[first[order]], carried[used[first[order]]], rates[first[order]]
+    from trine.results.link_use import LinkUse
+
     return tuple(
         LinkUse(
             link=link,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trine.cluster.cluster import Cluster
-from trine.common._jit import without_collector
 from trine.common.arrays import Int32, Int64
+from trine.common.collector import without_collector
 from trine.common.units import format_time
 from trine.engine.validate import validate
 from trine.errors import InputError

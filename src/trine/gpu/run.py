@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import GPU, HOST
-from trine.common._jit import without_collector
+from trine.common.collector import without_collector
 from trine.common.observer import announce_compiling, current_observer
 from trine.engine.run import ENGINES
 from trine.engine.validate import validate

@@ -14,7 +14,7 @@ from trine.common.arrays import Int8, Int32, Int64, pointers, spans
 from trine.common.units import transfer_ps
 from trine.engine._limits import MAX_PS
 from trine.engine._state import ENTRY
-from trine.engine.compiled import new_work
+from trine.engine.work import new_work
 from trine.errors import InputError, SimulationError
 from trine.gpu._state import Entities, LoopTables, MachineTables, PeerWriteTable, RunCounters, Wheel
 from trine.gpu.draws import first_draw

@@ -20,7 +20,7 @@ from trine.inference.step_time import StepLayout
 from trine.inference.steps import ATTENTION, COMMUNICATION, EXPERTS, GEMMS, SMALL, PromptChunk, Step
 from trine.workload.architecture.blocks import Attention, Mixture
 from trine.workload.architecture.model import Architecture
-from trine.workload.synthesis.model_files import known_models
+from trine.workload.synthesis.model_names import known_models
 
 _US_PER_PS = 1e6 / PS_PER_S
 #: Beginnings of operator names -> engine, the surest first (vLLM runs kernels of the others).

@@ -10,17 +10,15 @@ import numpy as np
 
 from trine.collectives.nccl.costs import LIBRARY_ALGORITHMS
 from trine.collectives.one_operation import ONE_OPERATION
-from trine.collectives.registry import known_name
 from trine.common.units import format_bytes
 from trine.errors import PlanError
 from trine.graph.grid import RankGrid
 from trine.graph.program import Collective, Job, RankProgram, Send, Step
 from trine.graph.workload import FORWARD, Workload
-from trine.parallel.contention import in_sequence
-from trine.parallel.cuts import has_layers, layer_starts
 from trine.parallel.inputs import InputCopies
 from trine.parallel.job import JobContext
 from trine.parallel.layer_counts import ACCOUNTED
+from trine.parallel.layer_places import has_layers, layer_starts
 from trine.parallel.plan import PARAMETERS_SHARDED, Plan
 from trine.parallel.program_parts import extend_steps, steps_as_written
 from trine.parallel.rank_kinds import MixedGpus, replica_of
@@ -127,6 +125,8 @@ def write_job(context: JobContext, has_host: bool) -> WrittenJob:
     plan = context.plan
     for kind, algorithm in plan.algorithm:
         if algorithm not in LIBRARY_ALGORITHMS.get(kind, ()):  # nvlstree: the library's flows, not a schedule
+            from trine.collectives.registry import known_name
+
             known_name(kind, algorithm)
     if plan.offload != "none":
         from trine.parallel.offload import check_offload
@@ -146,6 +146,8 @@ def write_job(context: JobContext, has_host: bool) -> WrittenJob:
 
         require_copies(plan.offload, written.programs)
     if plan.overlap == "none":
+        from trine.parallel.no_overlap import in_sequence
+
         written = replace(written, programs=tuple(in_sequence(program) for program in written.programs))
     return written
 

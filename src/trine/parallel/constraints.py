@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from trine.common.units import whole_number
 from trine.compute import kind_of
@@ -15,11 +16,13 @@ from trine.compute.kinds import family_of
 from trine.compute.resize import sequence_length
 from trine.errors import PlanError, nearest_numbers
 from trine.graph.workload import FORWARD, Workload
-from trine.parallel.heads import AttentionHeads, Heads, attention_of, check_heads
 from trine.parallel.plan import Plan, micro_batches
 from trine.parallel.token_partition import is_expert
 from trine.software.conditions import PLAN_NAMES, LayoutRule, Value, evaluate, names_of
 from trine.software.profile import Software, load_software, usual_software
+
+if TYPE_CHECKING:
+    from trine.parallel.heads import AttentionHeads, Heads
 
 #: Degrees with a nearest valid number, in order of preference.
 _DEGREES = ("tp", "ep", "etp", "cp", "pp", "virtual_stages", "micro_batch")
@@ -55,6 +58,8 @@ class LayoutFacts:
     @cached_property
     def attention(self) -> AttentionHeads:
         """The heads of attention, each kind once."""
+        from trine.parallel.heads import attention_of
+
         return attention_of(self._workload)
 
     @cached_property
@@ -224,6 +229,8 @@ def met_with_settings(plan: Plan, software: Software | None, facts: LayoutFacts)
 def check_layout(request: Plan, plan: Plan, software: Software | None, facts: LayoutFacts) -> None:
     """Raise PlanError if ``software`` cannot run ``plan``; the message names profiles that run ``request``."""
     if plan.tp > 1:
+        from trine.parallel.heads import check_heads
+
         check_heads(facts.attention, plan.tp, are_divided=False)
     violations = why_not(plan, software, facts)
     if violations:

@@ -17,36 +17,38 @@ import numpy as np
 from trine.compute import kind_of
 from trine.compute.kinds import layer_of
 from trine.errors import PlanError, nearest
-from trine.graph.workload import BACKWARD, Operator, Workload
+from trine.graph.workload import BACKWARD, FORWARD, Operator, Workload
 from trine.parallel.layer_counts import ACCOUNTED, accounted_counts
-
-
-def has_layers(operators: Sequence[Operator]) -> bool:
-    """Return whether any name in ``operators`` contains a layer."""
-    return any(layer_of(op.layer) for op in operators)
-
-
-def layer_starts(forward: Sequence[Operator]) -> list[int]:
-    """Return the positions in ``forward`` of the model's units: prologue before the blocks, each block, epilogue.
-
-    Operators between two blocks belong to the earlier block. A model without blocks is one unit.
-    """
-    blocks = [layer_of(op.layer) for op in forward]
-    places = [i for i, block in enumerate(blocks) if block]
-    if not places:
-        return [0]
-    starts = [i for before, i in zip([-1, *places], places, strict=False) if before < 0 or blocks[before] != blocks[i]]
-    epilogue = places[-1] + 1
-    prologue = [0] if starts[0] else []
-    ending = [epilogue] if epilogue < len(forward) else []
-    return [*prologue, *starts, *ending]
-
+from trine.parallel.layer_places import block_places, has_layers, places_of, sendable
 
 #: End of the last stage placed -> the minimised cost (bytes sent across the cuts, then the sum of squares of stage
 #: times), and the start of that stage. Start and end are indices of places.
 Row = dict[int, tuple[tuple[int, int], int]]
 #: Most positions compared for equal stage times; if there are more, trine compares those nearest to the even split.
 MAX_OPTIONS = 32
+
+
+def starts_of_stages(
+    workload: Workload,
+    num_stages: int,
+    cuts: Sequence[str],
+    duration_ps: Mapping[int, int],
+    balance: str,
+    of_stage: Sequence[Sequence[Mapping[int, int]]],
+    counts: Sequence[int],
+) -> list[int]:
+    """Return the positions in the forward operators at which stages begin.
+
+    Parameters and errors: as :func:`trine.parallel.stages.cut_into_stages`.
+    """
+    forward = [op for op in workload.operators if op.phase == FORWARD]
+    if cuts:
+        return named_starts(forward, cuts)
+    if counts:
+        return counted_starts(workload, forward, counts)
+    if balance in STARTS:
+        return STARTS[balance](workload, forward, num_stages)
+    return balanced_starts(workload, forward, num_stages, duration_ps, of_stage)
 
 
 def named_starts(forward: Sequence[Operator], cuts: Sequence[str]) -> list[int]:
@@ -63,30 +65,6 @@ def named_starts(forward: Sequence[Operator], cuts: Sequence[str]) -> list[int]:
             raise PlanError(f"cut {cut!r} does not come after the cut before it: every stage needs an operator")
         starts.append(index[cut])
     return starts
-
-
-def places_of(workload: Workload, forward: Sequence[Operator]) -> list[int]:
-    """Return the positions in ``forward`` at which a stage may begin, including the first.
-
-    If names contain layers, a stage may begin with a layer (:func:`trine.parallel.cuts.layer_starts`); otherwise
-    wherever the name changes. The loss always stays with the head, the last operator that reads a weight, because
-    the head's output is the largest tensor of most models.
-    """
-    if has_layers(forward):
-        places = layer_starts(forward)
-    else:
-        places = [i for i, op in enumerate(forward) if not i or not op.layer or op.layer != forward[i - 1].layer]
-    head = _head(workload, forward)
-    return [place for place in places if place <= head]
-
-
-def _head(workload: Workload, forward: Sequence[Operator]) -> int:
-    """Return the position of the last operator that reads a weight if a loss follows it, else of the last operator."""
-    last = len(forward) - 1
-    weights = (i for i in range(last, -1, -1) if any(workload.tensors[t].role == "weight" for t in forward[i].inputs))
-    head = next(weights, last)
-    has_loss = any(kind_of(op) == "loss" for op in forward[head + 1 :])
-    return head if has_loss else last
 
 
 def layered_starts(workload: Workload, forward: Sequence[Operator], num_stages: int) -> list[int]:
@@ -167,11 +145,6 @@ def _blocks(workload: Workload, forward: Sequence[Operator], num_stages: int) ->
     return places
 
 
-def block_places(workload: Workload, forward: Sequence[Operator]) -> list[int]:
-    """Return the first positions of the model's blocks, by the names of their operators."""
-    return [place for place in places_of(workload, forward) if layer_of(forward[place].layer)]
-
-
 def _counted_elements(workload: Workload, operators: Sequence[Operator]) -> int:
     """Return the elements of the matrices that ``operators`` multiply by, plus the other weights of blocks."""
     weights = {}
@@ -235,12 +208,6 @@ def balanced_starts(
     stages = model_totals or [[total(duration_ps)]] * num_stages
     traffic_of_places = [traffic[place] for place in places]
     return [places[start] for start in least_starts(stages, traffic_of_places)]
-
-
-def sendable(workload: Workload, op: Operator) -> list[int]:
-    """Return the tensors to send after ``op`` if the trace does not link it to its successors."""
-    outputs = (workload.tensors[t] for t in op.outputs)
-    return [tensor.id for tensor in outputs if tensor.role == "activation" and tensor.size_bytes]
 
 
 #: Time before each place and at the end, on each GPU model that runs a stage.

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from trine.collectives.library_flows import message_of
 from trine.collectives.one_operation import schedule_of
-from trine.collectives.registry import check_sent_by_ranks
-from trine.collectives.run import append_transfers
+from trine.collectives.schedule import check_sent_by_ranks
+from trine.collectives.transfers import append_transfers
 from trine.common.arrays import Int64
 from trine.errors import PlanError
 from trine.graph.assembler import PlacedAssembler

@@ -21,16 +21,13 @@ from trine.graph.grid import RankGrid
 from trine.graph.program import Label, Phase
 from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Tensor, Workload
 from trine.parallel.chunks import Chunk, Place, operators_by_chunk
-from trine.parallel.cuts import block_places
-from trine.parallel.deferred import DeferredHead, with_deferred_head
-from trine.parallel.expert_overlap import ExpertOverlap
-from trine.parallel.layer_counts import check_sum, uneven_counts
+from trine.parallel.layer_places import block_places
 from trine.parallel.plan import TIME, Plan, micro_batches
-from trine.parallel.rank_kinds import MixedGpus, balanced_batches, check_counts, gpus_of_stages, replica_of
+from trine.parallel.rank_kinds import MixedGpus, gpus_of_stages, replica_of
 from trine.parallel.recompute import check_recompute, kept_operators, left_out_again, recomputed
 from trine.parallel.schedules import SCHEDULES, Pipeline, PipelineSchedule
-from trine.parallel.splits import TensorLayout, TensorSplit, local_parameter_bytes, rank_part, tensor_layout
 from trine.parallel.stages import BOTH, INPUT_PART, Crossing, OwnedWeight, Stages, cut_into_stages, owned_weights
+from trine.parallel.tensor_layout import TensorLayout, TensorSplit, local_parameter_bytes
 from trine.parallel.token_dispatch import ONE_PLACE, ExpertSpan
 from trine.parallel.token_partition import WHOLE, ExpertLoad, TokenPartition, expert_load, is_attention, is_expert
 from trine.parallel.workload_facts import (
@@ -136,7 +133,11 @@ class JobFacts:
     def tensor(self) -> TensorLayout:
         """The layout over tp ranks."""
         plan = self.plan
-        return tensor_layout(self.workload, plan) if plan.tp > 1 or plan.expert_tp > 1 else TensorLayout()
+        if plan.tp == 1 and plan.expert_tp == 1:
+            return TensorLayout()
+        from trine.parallel.splits import tensor_layout
+
+        return tensor_layout(self.workload, plan)
 
     @cached_property
     def splits(self) -> Mapping[int, TensorSplit]:
@@ -201,8 +202,12 @@ class JobFacts:
                     f"defer_head_gradient needs weight gradients that GEMMs accumulate; {self.software.name} adds them "
                     "in passes of their own"
                 )
+            from trine.parallel.deferred import DeferredHead
+
             schedule = DeferredHead(schedule, plan.defer_head_gradient)
         if plan.expert_overlap:
+            from trine.parallel.expert_overlap import ExpertOverlap
+
             schedule = ExpertOverlap(schedule)
         schedule.check(self.requested_pipeline)
         return schedule
@@ -212,6 +217,8 @@ class JobFacts:
         """Samples of each replica; empty if all have ``requested_batch``."""
         batches = self._balanced_batches() if self.plan.replica_batches == TIME else self._explicit_batches
         if batches:
+            from trine.parallel.replica_batches import check_counts
+
             check_counts(self.plan, batches)
             self.schedule.check(self.pipeline_of(max(batches)))
         return batches
@@ -233,6 +240,8 @@ class JobFacts:
         gpu_of = np.zeros(len(ranks), np.int64) if self.mixed is None else self.mixed.of_rank
         sample_ps = np.zeros(plan.dp)
         np.maximum.at(sample_ps, replica_of(plan), stage_ps[gpu_of, RankGrid(plan.axes).coordinates(ranks, "pp")])
+        from trine.parallel.replica_batches import balanced_batches
+
         return balanced_batches(self.requested_batch * plan.dp, plan.micro_batch or 1, sample_ps.tolist())
 
     def _pass_times(self, gpu: int) -> dict[int, int]:
@@ -264,8 +273,11 @@ class JobFacts:
             self.workload, self.requested_pipeline.num_chunks, plan.cuts, times[0], plan.balance or "time",
             times_of_models, counts,
         )  # fmt: skip
-        is_deferred = plan.defer_head_gradient is not None and self.workload.is_training
-        return with_deferred_head(self.workload, stages) if is_deferred else stages
+        if plan.defer_head_gradient is None or not self.workload.is_training:
+            return stages
+        from trine.parallel.deferred import with_deferred_head
+
+        return with_deferred_head(self.workload, stages)
 
     def _chunk_layers(self) -> Sequence[int]:
         """Return the blocks of each chunk that the plan asks for; empty if a rule places the cuts."""
@@ -276,8 +288,12 @@ class JobFacts:
         forward = [op for op in self.workload.operators if op.phase == FORWARD]
         layers = len(block_places(self.workload, forward))
         if plan.stage_layers:
+            from trine.parallel.layer_counts import check_sum
+
             check_sum(plan.stage_layers, layers)
             return plan.stage_layers
+        from trine.parallel.layer_counts import uneven_counts
+
         return uneven_counts(layers, plan.pp, plan.virtual_stages, *ends)
 
     def _ranks_of_chunks(self) -> list[list[int]]:
@@ -411,6 +427,8 @@ class JobFacts:
         """
         split = self.split_of(op)
         if split is not None and split.groups is not None and (op.phase == FORWARD or split.mode == "shared"):
+            from trine.parallel.splits import rank_part
+
             return rank_part(self.workload.tensors[op.outputs[0]], split.groups, self.plan.tp)
         if self.plan.sequence_parallel:
             return self.tensor_part

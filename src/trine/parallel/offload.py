@@ -23,9 +23,9 @@ from trine.graph.memory import MEMORY_CATEGORIES
 from trine.graph.program import HOST_STREAM, Compute, HostCopy, Label, MemoryChange, Phase, RankProgram
 from trine.graph.workload import BACKWARD, Operator
 from trine.parallel.chunks import Chunk, Place
-from trine.parallel.cuts import layer_starts
 from trine.parallel.data import Bucket, BucketReductions, fill_buckets, in_order, ready_gradients
 from trine.parallel.extension import Extension, StageProgram
+from trine.parallel.layer_places import layer_starts
 from trine.parallel.program_parts import steps_as_written
 from trine.parallel.sharded import ShardedReductions, shard_degrees
 

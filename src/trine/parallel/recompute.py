@@ -11,7 +11,7 @@ from trine.compute import kind_of
 from trine.compute.kinds import layer_of
 from trine.errors import PlanError
 from trine.graph.workload import BACKWARD, Operator, Workload
-from trine.parallel.cuts import has_layers
+from trine.parallel.layer_places import has_layers
 from trine.parallel.plan import Plan
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from trine.parallel.chunks import OperatorRun, Place
 from trine.parallel.extension import Extension, StageProgram
 from trine.parallel.layer_codes import LayerCodes, OtherStateError
 from trine.parallel.recompute import heads_of
-from trine.parallel.splits import TensorSplit
 from trine.parallel.stages import BOTH, INPUT_PART, WEIGHT_PART
 from trine.parallel.tensor import SplitCollectives, sums_of
+from trine.parallel.tensor_layout import TensorSplit
 from trine.parallel.tensor_times import gathered_end_ps, scattered_end_ps
 from trine.parallel.token_partition import is_expert
 from trine.software.precision import CAST_DTYPES

@@ -33,11 +33,11 @@ from trine.common.precision import HALVES
 from trine.graph.program import COMPUTE_STREAM, Compute, Label, Phase
 from trine.graph.workload import FORWARD, Operator
 from trine.parallel.chunks import OperatorRun, Place
-from trine.parallel.cuts import has_layers, layer_starts
 from trine.parallel.data import Bucket, BucketReductions, buckets_of, fill_buckets, in_order, ready_gradients
 from trine.parallel.extension import StageProgram
 from trine.parallel.job import JobContext
 from trine.parallel.layer_codes import LayerCodes, OtherStateError
+from trine.parallel.layer_places import has_layers, layer_starts
 from trine.parallel.memory import GATHER_STREAM
 from trine.parallel.plan import DEFAULT_BUCKETS, PARAMETERS_SHARDED
 from trine.parallel.schedules import BACKWARD_PASS, FORWARD_PASS, INPUT_PASS

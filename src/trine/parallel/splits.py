@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -11,12 +11,13 @@ from trine.common.kept import keep
 from trine.common.units import format_bytes
 from trine.compute import kind_of
 from trine.compute.kinds import family_of
-from trine.compute.resize import Groups, feature_dim, is_expert_product, split_dims, vocabulary_dim
+from trine.compute.resize import Groups, feature_dim, is_expert_product, split_dims
 from trine.errors import PlanError
 from trine.graph.workload import FORWARD, Operator, Tensor, Workload
 from trine.parallel.heads import AttentionHeads, attention_of, check_features, check_heads, fused_heads
 from trine.parallel.plan import Plan
 from trine.parallel.stages import backward_of, needs_gradient
+from trine.parallel.tensor_layout import TensorLayout, TensorSplit, padded_bytes
 
 #: Kinds that can run on a part of a tensor split along features or heads ...
 DIVISIBLE_KINDS = frozenset({"elementwise", "copy", "scan", "view"})
@@ -27,27 +28,6 @@ PRODUCTS = ("linear", "experts")
 MAX_ROWS = 2**63
 #: Megatron-LM pads the vocabulary to a multiple of this times the ranks (its --make-vocab-size-divisible-by).
 VOCABULARY_MULTIPLE = 128
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSplit:
-    """Split of one forward operator, and of its backward operator, over the tp group.
-
-    mode: ``column`` (output features), ``row`` (input features), ``embedding`` (vocabulary) or ``shared`` (an operator
-        without weights on a tensor that is already split).
-    forward: collective after the forward operator, ``""`` for none. backward: whether the gradient of its input is
-        a partial sum that must be all-reduced.
-    groups: heads of the attention that reads the split tensor, if it has fewer KV heads than tp has ranks. regroups:
-        whether this column split produces that tensor; its parts are gathered, and each rank takes its heads.
-    vocabulary: rows of the embedding table in the operator's tensors, and the padded number of rows.
-    """
-
-    mode: str
-    forward: str
-    backward: bool
-    groups: Groups | None = None
-    regroups: bool = False
-    vocabulary: tuple[int, int] | None = None
 
 
 def split_operators(
@@ -278,36 +258,6 @@ def _last_outputs(workload: Workload) -> set[int]:
     return {workload.tensors[t].storage for t in last.outputs}
 
 
-def local_parameter_bytes(
-    workload: Workload, splits: Mapping[int, TensorSplit], degree: int, expert_degree: int | None = None
-) -> dict[int, int]:
-    """Return the bytes of each parameter, by its weight's tensor id, on one rank of the tp group.
-
-    expert_degree: ranks that split each expert, if not ``degree``.
-    """
-    of_experts = degree if expert_degree is None else expert_degree
-    local = {p.weight: p.size_bytes for p in workload.parameters}
-    storage_of = {workload.tensors[p.weight].storage: p.weight for p in workload.parameters}
-    for op in workload.operators:
-        split = splits.get(op.id)
-        if split is None or split.mode == "shared":
-            continue
-        for tensor_id in op.inputs:
-            weight = storage_of.get(workload.tensors[tensor_id].storage)
-            if weight is None or (split.mode == "row" and len(workload.tensors[weight].shape) < 2):
-                continue  # the bias of a row split is whole
-            tensor = workload.tensors[weight]
-            size = padded_bytes(tensor, split.vocabulary) if split.vocabulary is not None else tensor.size_bytes
-            local[weight] = -(-size // (of_experts if is_expert_product(op) else degree))
-    return local
-
-
-def padded_bytes(tensor: Tensor, vocabulary: tuple[int, int]) -> int:
-    """Return the bytes of a tensor after padding its vocabulary dimension, if it has one."""
-    rows, padded = vocabulary
-    return tensor.size_bytes if vocabulary_dim(tensor, rows) is None else tensor.size_bytes // rows * padded
-
-
 def split_features(workload: Workload, splits: Mapping[int, TensorSplit]) -> dict[int, int]:
     """Return the split features of each GEMM, by operator id, whose column or row split has no gather after it."""
     features: dict[int, int] = {}
@@ -323,22 +273,6 @@ def split_features(workload: Workload, splits: Mapping[int, TensorSplit]) -> dic
             if tensor.role == "weight" and len(tensor.shape) > 1 and dim is not None:
                 features[op.id] = tensor.shape[dim]
     return features
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TensorLayout:
-    """Split of a workload's operators over the tp group; empty without tensor parallelism.
-
-    style: ``column`` or ``megatron``. splits, divided: the results of :func:`split_operators`. padded_bytes: sizes of
-    tensors, by id, with a padded vocabulary. notes: applied rules. warnings: unchecked conditions.
-    """
-
-    style: str = ""
-    splits: Mapping[int, TensorSplit] = field(default_factory=dict)
-    divided: Mapping[int, Fraction] = field(default_factory=dict)
-    padded_bytes: Mapping[int, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
 
 
 _split = keep(split_operators)

@@ -11,7 +11,7 @@ from trine.compute import kind_of
 from trine.compute.kinds import COMPUTE_FAMILIES, family_of
 from trine.errors import PlanError
 from trine.graph.workload import BACKWARD, FORWARD, Operator, Parameter, Tensor, Workload
-from trine.parallel.cuts import STARTS, balanced_starts, counted_starts, named_starts, sendable
+from trine.parallel.layer_places import sendable
 from trine.parallel.workload_facts import readers_of_storages
 
 #: Parts of the backward phase in schedules that split it (:attr:`trine.parallel.chunks.Place.part`).
@@ -197,16 +197,11 @@ def cut_into_stages(
         raise PlanError(
             f"{num_stages} pipeline stages need {num_stages} forward operators; the trace has {len(forward)}"
         )
-    if num_stages == 1:
-        starts = [0]
-    elif cuts:
-        starts = named_starts(forward, cuts)
-    elif counts:
-        starts = counted_starts(workload, forward, counts)
-    elif balance in STARTS:
-        starts = STARTS[balance](workload, forward, num_stages)
-    else:
-        starts = balanced_starts(workload, forward, num_stages, duration_ps, of_stage)
+    starts = [0]
+    if num_stages > 1:
+        from trine.parallel.cuts import starts_of_stages
+
+        starts = starts_of_stages(workload, num_stages, cuts, duration_ps, balance, of_stage, counts)
     stage_of: dict[int, int] = {}
     for stage, (first, last) in enumerate(zip(starts, [*starts[1:], len(forward)], strict=True)):
         for op in forward[first:last]:

@@ -11,9 +11,8 @@ from trine.compute.kinds import family_of
 from trine.compute.resize import sequence_dim, sequence_length
 from trine.errors import PlanError, nearest_numbers
 from trine.graph.workload import FORWARD, OPTIMIZER, Operator, Tensor, Workload
-from trine.parallel.heads import multiplies_activations
 from trine.parallel.plan import BALANCED, Plan, exponent
-from trine.parallel.splits import TensorSplit
+from trine.parallel.tensor_layout import TensorSplit
 
 #: The share of an undivided operator.
 WHOLE = Fraction(1)
@@ -157,6 +156,8 @@ def _why_not_divided(workload: Workload, length: int, option: str, divides_atten
                     f"{option}: which dimension of the tensor {list(tensor.shape)} of operator {op.id} ({op.name}) "
                     "counts tokens is not known"
                 )
+        from trine.parallel.heads import multiplies_activations
+
         if divides_attention and op.phase == FORWARD and multiplies_activations(workload, op):
             return (
                 f"context parallelism needs attention in one operator, and operator {op.id} ({op.name}) is a part of it"

@@ -26,8 +26,8 @@ from trine.parallel.contention import BULK, PIPELINE, RING, userbuffer_channels
 from trine.parallel.extension import StageProgram
 from trine.parallel.layer_codes import LayerCodes, OtherStateError
 from trine.parallel.sequence import GATHER, SCATTER, SequenceCollectives, parts
-from trine.parallel.splits import TensorSplit
 from trine.parallel.stages import INPUT_PART
+from trine.parallel.tensor_layout import TensorSplit
 from trine.parallel.tensor_times import gathered_end_ps, scattered_end_ps
 from trine.parallel.token_partition import is_expert
 

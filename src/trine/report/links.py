@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trine.collectives.sizes import bus_factor
+from trine.collectives.bus_bandwidth import bus_factor
 from trine.common.units import PS_PER_S, format_bandwidth, format_bytes, format_time
 from trine.report.blocks import Block, Cell, ClusterDrawing, Head, Table, TierDrawing
 from trine.report.page import PageSection

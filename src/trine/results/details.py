@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from trine.common.units import format_bandwidth, format_bytes, format_energy, format_power, format_time
 from trine.results import headline
+from trine.results.brief import memory_needed, profile_suffix, throughput
+from trine.results.link_use import LinkUse
 from trine.results.metrics import Share
 from trine.results.run import TaskRun
-from trine.results.summary import likely_throughput, memory_needed, profile_suffix, question, throughput
+from trine.results.summary import likely_throughput, question
 from trine.results.text import aligned, behaviour, width, wrapped
-from trine.results.traffic import LinkUse
 from trine.results.waits import RANK_REASONS
 
 _NAME = 44

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from trine.results import headline
 from trine.results.columns import to_row
-from trine.results.repeats import RepeatedSteps, Repeats
 from trine.results.report import Row, Table, evidence_rows, seconds
 from trine.results.run import TaskRun
 from trine.results.step_columns import COLLECTIVE, ENERGY, FOLD_STAGE, HOST, LINK, MEMORY
 from trine.results.waits import RANK_REASONS
+
+if TYPE_CHECKING:
+    from trine.results.repeats import RepeatedSteps, Repeats
 
 
 def document(result: TaskRun) -> Row:

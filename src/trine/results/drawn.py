@@ -12,8 +12,8 @@ from typing import Any
 
 from trine.common.plugins import load_target
 from trine.graph.memory import MemoryEvents
+from trine.results.link_use import LinkUse
 from trine.results.report import Report, Timeline
-from trine.results.traffic import LinkUse
 
 _VIEW = "trine.report.notebook:view"
 

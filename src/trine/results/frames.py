@@ -11,12 +11,10 @@ import numpy as np
 from trine.common.outputs import OutputFolder, open_output, write_csv
 from trine.errors import MissingExtraError
 from trine.results.record_table import RecordTable
+from trine.results.rows import Row, Table
 
 if TYPE_CHECKING:
     import pandas
-
-Row = dict[str, object]
-Table = list[Row] | RecordTable
 
 
 def to_npz(table: RecordTable, path: str | Path) -> None:

@@ -13,7 +13,7 @@ from trine.errors import InputError
 from trine.graph.assembler import take
 from trine.graph.memory import MemoryEvents
 from trine.graph.taskgraph import TRANSFER, TaskGraph
-from trine.results.records import Ends
+from trine.results.ends import Ends
 from trine.results.run import Part, TaskRun
 
 R = TypeVar("R", bound=TaskRun)

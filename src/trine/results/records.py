@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 
 from trine.graph.taskgraph import COMPUTE, JOIN, KIND_NAMES, Records, TaskGraph
 from trine.results.activity import PHASE_NAMES, input_copies, offloads
+from trine.results.ends import Ends
 from trine.results.record_table import Column, RecordTable
 from trine.results.waits import REASONS
 
@@ -17,18 +16,6 @@ COLUMNS = (
     "task", "name", "kind", "rank", "peer", "stream", "phase", "layer", "operator", "collective", "stage", "microbatch",
     "step", "ready_ps", "start_ps", "end_ps", "size_bytes", "wait_reason",
 )  # fmt: skip
-
-
-class Ends(NamedTuple):
-    """The actual ranks of each task, for a graph that shows only some ranks; int64[tasks] each.
-
-    rank, peer: as in the TaskGraph, but rank numbers, including hidden ranks. is_copy: bool, joins of hidden ranks that
-    a shown rank waits for; they are not rows of the table.
-    """
-
-    rank: npt.NDArray[np.int64]
-    peer: npt.NDArray[np.int64]
-    is_copy: npt.NDArray[np.bool_]
 
 
 def record_table(

@@ -18,14 +18,12 @@ from trine.common.evidence import Evidence
 from trine.common.plugins import load_target
 from trine.common.units import PS_PER_S
 from trine.errors import InputError, MissingExtraError, nearest
-from trine.results import frames, picture
+from trine.results.rows import Row as Row
+from trine.results.rows import Table as Table
 from trine.results.text import first_screen
 
 if TYPE_CHECKING:
     import pandas
-
-Row = frames.Row
-Table = frames.Table
 
 #: Keys common to all JSON results (docs/reference/json.md).
 ENVELOPE = ("schema", "version", "command")
@@ -98,7 +96,7 @@ class Report(ABC):
         """Return the result as plain data in its envelope, and write it to ``path`` if given."""
         content = envelope(self.document(), self.SCHEMA, None)
         if path is not None:
-            from trine.common.spec import write_json
+            from trine.common.outputs import write_json
 
             write_json(path, content)
         return content
@@ -108,10 +106,14 @@ class Report(ABC):
 
         Raises InputError if the result has no table or a file cannot be written.
         """
+        from trine.results import frames
+
         frames.to_csv(self._tables(), path)
 
     def to_parquet(self, directory: str | Path) -> None:
         """Write all tables as Parquet files into a folder; raises MissingExtraError without pyarrow."""
+        from trine.results import frames
+
         frames.to_parquet(self._tables(), directory)
 
     def to_frame(self, table: str | None = None) -> pandas.DataFrame:
@@ -119,6 +121,8 @@ class Report(ABC):
 
         Raises InputError for an unknown table, MissingExtraError without pandas.
         """
+        from trine.results import frames
+
         tables = self._tables()
         return frames.to_frame(tables[_output_name("table", table, tables, self)])
 
@@ -152,6 +156,8 @@ class Report(ABC):
         ------
         InputError: unknown picture or file ending. MissingExtraError: no matplotlib.
         """
+        from trine.results import picture
+
         pictures = self.pictures()
         if path is None and what is not None and what not in pictures and Path(what).suffix:
             what, path = None, what
@@ -170,7 +176,9 @@ class Report(ABC):
         name, main = next(((name, rows) for name, rows in self.tables().items() if rows), ("", []))
         evidence = (f"{item.what}: {item.kind}{f' ({item.detail})' if item.detail else ''}" for item in self.evidence)
         if isinstance(main, list):
-            rows = [frames.flat(row) for row in main]
+            from trine.results.frames import flat
+
+            rows = [flat(row) for row in main]
         else:
             rows = []
         return shown.page(
@@ -190,7 +198,9 @@ class Report(ABC):
             figure = self.plot(name)
         except (InputError, MissingExtraError, TypeError):
             return ""
-        return picture.thumbnail(figure, name)
+        from trine.results.picture import thumbnail
+
+        return thumbnail(figure, name)
 
     def _tables(self) -> dict[str, Table]:
         tables = {name: rows for name, rows in self.tables().items() if rows}

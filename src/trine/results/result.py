@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from trine.common.units import format_time
 from trine.errors import InputError
-from trine.results import headline, summary
+from trine.results import brief, headline
 from trine.results.drawn import DrawnLinks, DrawnTimeline, MemoryField, view
-from trine.results.records import record_table
 from trine.results.report import Report, Row, Table, Timeline
 from trine.results.run import TaskRun
 
@@ -56,15 +55,15 @@ class Result(TaskRun, Report):
     def headline(self) -> str:
         """Step time, ranks, the slowest rank's compute share, MFU, and whether it fits in memory."""
         name = self.plan.get("workload") or self.plan.get("name")
-        needed = summary.memory_needed(self)
+        needed = brief.memory_needed(self)
         prefix = f"{name}: " if name else ""
         plural = "s" if self.num_ranks > 1 else ""
         compute_percent = 100 * self.compute_s / self.step_time_s if self.step_time_ps else 0
-        rates = "".join(f", {words}" for words in summary.rates_in_brief(self))
+        rates = "".join(f", {words}" for words in brief.rates_in_brief(self))
         memory = f", memory needed {needed}" if needed else ""
         return (
             f"{prefix}step time {format_time(self.step_time_ps)} on {self.num_ranks:,} "
-            f"rank{plural}{summary.profile_suffix(self)} "
+            f"rank{plural}{brief.profile_suffix(self)} "
             f"({compute_percent:.0f} % compute)" + rates + memory
         )
 
@@ -88,7 +87,9 @@ class Result(TaskRun, Report):
 
     def summary(self) -> str:
         """Return the answer on one screen."""
-        return summary.screen(self).text()
+        from trine.results.summary import screen
+
+        return screen(self).text()
 
     def details(self) -> str:
         """Return everything as text, the largest bottlenecks first."""
@@ -126,6 +127,7 @@ class Result(TaskRun, Report):
     def timeline(self) -> Timeline:
         """Return the simulated tasks of all ranks, and their memory; a note names repetitions, which are absent."""
         from trine.results import timeline
+        from trine.results.records import record_table
 
         excerpt = self.excerpt
         table = record_table(self.graph, excerpt.records, self.wait_reasons)

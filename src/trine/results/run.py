@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,15 +16,19 @@ from trine.common.units import PS_PER_S
 from trine.errors import InputError
 from trine.graph.memory import MemoryEvents
 from trine.graph.taskgraph import Records, TaskGraph
-from trine.results import activity, headline, metrics, terms, traffic, waits
+from trine.results import activity, headline, metrics, waits
 from trine.results import energy as energy_use
 from trine.results import memory as memory_use
 from trine.results.columns import column
-from trine.results.host_memory import HostMemory
-from trine.results.operator_work import OperatorWork
-from trine.results.record_table import RecordTable
-from trine.results.records import Ends, record_table
-from trine.results.repeats import RepeatedSteps, Repeats, grows, repeated_changes, repeated_memory
+from trine.results.ends import Ends
+
+if TYPE_CHECKING:
+    from trine.results import terms, traffic
+    from trine.results.host_memory import HostMemory
+    from trine.results.link_use import LinkUse
+    from trine.results.operator_work import OperatorWork
+    from trine.results.record_table import RecordTable
+    from trine.results.repeats import RepeatedSteps, Repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class Scope:
     num_ranks: int
     stages: tuple[FoldStage, ...]
     notes: tuple[str, ...]
-    links: tuple[traffic.LinkUse, ...] | None
+    links: tuple[LinkUse, ...] | None
     totals: Mapping[tuple[str, int, int], int] | None
     link_bytes: Int64
     observe: Callable[[Sequence[int]], TaskRun]
@@ -339,6 +343,8 @@ class TaskRun:
     @cached_property
     def terms(self) -> terms.StepTerms:
         """Parts of the slowest rank's step, ps: compute by phase, exposed communication by axis, idle by cause."""
+        from trine.results import terms
+
         return terms.step_terms(self.graph, self.records, self.window, self.wait_reasons, self.slowest_row)
 
     # Shares of the step
@@ -375,19 +381,23 @@ class TaskRun:
         totals: traffic.Totals | None = None if self.part is None else {}
         if self.scope is not None:
             totals = self.scope.totals
+        from trine.results import traffic
+
         return traffic.collective_uses(self.graph, self.records, self.window, totals, self.weights)
 
     @property
-    def links(self) -> tuple[traffic.LinkUse, ...]:
+    def links(self) -> tuple[LinkUse, ...]:
         """The same as :attr:`link_uses`."""
         return self.link_uses
 
     @cached_property
-    def link_uses(self) -> tuple[traffic.LinkUse, ...]:
+    def link_uses(self) -> tuple[LinkUse, ...]:
         """Bytes and utilisation of each link in the step; a folded run has one row per group of equal links."""
         if self.scope is not None and self.scope.links is not None:
             return self.scope.links
         tasks = activity.in_step(self.graph, self.window)
+        from trine.results import traffic
+
         return traffic.link_uses(self.graph, tasks, self.step_time_ps, self.link_tiers, self.weights)
 
     @cached_property
@@ -399,6 +409,8 @@ class TaskRun:
         """Return the memory over time that ``memory`` makes; its tasks are those of this run."""
         changes = memory, self._step_records
         if self.repeats is not None and self._memory_grows:
+            from trine.results.repeats import repeated_changes
+
             changes = repeated_changes(memory, self.repeats.unstretched(self.records), self.repeats)
         timeline, steps = memory_use.memory_timeline(*changes), self.repeated_steps
         if steps is None:
@@ -425,14 +437,20 @@ class TaskRun:
             return ()
         memory, records = self.memory, self.records
         if self.repeats is not None and self._memory_grows:
+            from trine.results.repeats import repeated_memory
+
             memory, records = repeated_memory(memory, self.graph.labels, self._step_records, self.repeats)
         return memory_use.memory_uses(memory, self.memory_facts, self.memory_capacity_bytes, records)
 
     @cached_property
     def _memory_grows(self) -> bool:
         """Whether further micro-batches hold more memory, as in GPipe."""
+        if self.repeats is None:
+            return False
         assert self.memory is not None
-        return self.repeats is not None and grows(self.memory, self.repeats.unstretched(self.records), self.repeats)
+        from trine.results.repeats import grows
+
+        return grows(self.memory, self.repeats.unstretched(self.records), self.repeats)
 
     @property
     def repeats_each_step(self) -> bool:
@@ -442,6 +460,8 @@ class TaskRun:
             return steps is None or len(self.step_ends_ps) == steps.steps
         is_before = self.graph.labels.step[memory.task] < steps.simulated - steps.period
         before = replace(self, memory=memory.only(is_before))
+        from trine.results.repeats import grows
+
         is_same = not grows(memory, self.records, steps) and before.memory_uses == self.memory_uses
         return is_same and len(self.step_ends_ps) == steps.steps
 
@@ -499,6 +519,8 @@ class TaskRun:
     @cached_property
     def record_table(self) -> RecordTable:
         """One row per task: its description, its ready, start and end times, and its wait reason."""
+        from trine.results.records import record_table
+
         ends = None if self.part is None else self.part.ends
         table = record_table(self.graph, self.shown_records, self.wait_reasons, ends)
         rows = slice(None) if ends is None else ~ends.is_copy

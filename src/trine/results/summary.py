@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from trine.common.evidence import EXPERT_LOAD, GPU_FILE
 from trine.common.units import format_bandwidth, format_bytes, format_time
 from trine.results import headline
+from trine.results.brief import digits, profile_suffix, throughput
 from trine.results.screen import Listing, Screen
 from trine.results.waits import RANK_REASONS
-from trine.software.profile import NO_SOFTWARE
 
 if TYPE_CHECKING:
     from trine.common.evidence import Evidence
@@ -47,12 +47,6 @@ def screen(result: TaskRun) -> Screen:
             ("next", f"--details (operators, layers, links, evidence){_next(result)}"),
         ),
     )
-
-
-def profile_suffix(result: TaskRun) -> str:
-    """Return ``" with megatron-core"``, the software profile; empty without one."""
-    name = result.plan.get("software")
-    return f" with {name}" if name not in (None, NO_SOFTWARE) else ""
 
 
 def question(result: TaskRun) -> str:
@@ -107,40 +101,8 @@ def _throughput_row(result: TaskRun) -> list[tuple[str, str, str]]:
 
 def likely_throughput(work: StepWork, ends_ps: tuple[int, int]) -> str:
     """Return the range of tokens (or samples) per second that corresponds to the range of the step."""
-    low, high = (_digits(headline.per_second(work.tokens or work.samples, ps)) for ps in ends_ps[::-1])
+    low, high = (digits(headline.per_second(work.tokens or work.samples, ps)) for ps in ends_ps[::-1])
     return f"likely {low} to {high}"
-
-
-def throughput(work: StepWork, step_ps: int) -> list[str]:
-    """Return samples and tokens per second, with five digits or all digits before the decimal point."""
-    counts = ((unit, getattr(work, unit)) for unit in ("samples", "tokens"))
-    return [f"{_digits(headline.per_second(count, step_ps))} {unit}/s" for unit, count in counts if count]
-
-
-def _digits(number: float) -> str:
-    return f"{number:,.0f}" if number >= 1e4 else f"{number:,.5g}"
-
-
-def rates_in_brief(result: TaskRun) -> list[str]:
-    """Return tokens (or samples) per second and the MFU, if known."""
-    if result.work is None or not result.step_time_ps:
-        return []
-    mfu = headline.mfu(result)
-    rate = throughput(result.work, result.step_time_ps)[-1:]
-    return rate if mfu is None else [*rate, headline.mfu_words(mfu, definition=result.work.mfu_definition)]
-
-
-def memory_needed(result: TaskRun) -> str:
-    """Return the memory of the rank with the least headroom, and whether it fits; empty if memory was not followed."""
-    if not result.memory_peaks:
-        return ""
-    use = result.memory_uses[result.fullest_row]
-    is_known = use.margin_bytes is not None
-    capacity = f" of {format_bytes(use.capacity_bytes)}" if is_known else ""
-    verdict = use.verdict.upper() if is_known else use.verdict
-    host = result.host_memory
-    on_host = f"; {format_bytes(host.bytes_per_host)} on host {host.host}: {host.verdict.upper()}" if host else ""
-    return f"{format_bytes(use.needed_bytes)}{capacity} (rank {result.fullest_rank}): {verdict}{on_host}"
 
 
 def _memory(result: TaskRun) -> list[tuple[str, str, str]]:

@@ -15,6 +15,7 @@ from trine.graph.taskgraph import JOIN, TRANSFER, CollectiveLabel, Records, Task
 from trine.results.activity import Window
 from trine.results.columns import column
 from trine.results.intervals import sum_by_group
+from trine.results.link_use import LinkUse
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,22 +42,6 @@ class CollectiveUse:
     def transfer_ps(self) -> int:
         """Time after the last rank entered."""
         return self.time_ps - self.waiting_ps
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LinkUse:
-    """Traffic of one link in a step; utilisation is bytes / (capacity x step time). ``count`` links are alike.
-
-    ``tier``: group of links with the same role, such as ``gpu-nvswitch`` or ``leaf-spine``; "" if unknown.
-    """
-
-    link: int
-    name: str = field(metadata=column("link"))
-    size_bytes: int = field(metadata=column("bytes"))
-    bytes_per_s: int
-    utilisation: float
-    count: int = field(default=1, metadata=column("links_alike"))
-    tier: str = field(default="", metadata=column(none=""))
 
 
 #: Names of tiers, and int32[links]: index of each link's tier.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from trine.common._jit import without_collector
+from trine.common.collector import without_collector
 from trine.common.observer import unobserved
 from trine.common.work_reports import doing
 from trine.compute.spread import MAX_SPREAD, slowest_of

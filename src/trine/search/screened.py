@@ -29,7 +29,7 @@ from trine.search.search import (
     store_of,
 )  # fmt: skip
 from trine.search.ties import RESOLUTION, assumptions
-from trine.training.memory import facts_of
+from trine.training.memory_facts import facts_of
 
 if TYPE_CHECKING:
     from trine.search.bounds import StageLayers

@@ -41,7 +41,7 @@ from trine.search.switches import (
 from trine.search.ties import with_first
 from trine.search.worker import Outcome, PackedJob, probe_all, simulate_layout
 from trine.software.profile import SWITCH_FIELDS
-from trine.training.memory import facts_of
+from trine.training.memory_facts import facts_of
 
 #: Layouts simulated in the first round, and most in a later one; each round doubles.
 FIRST_ROUND, MAX_PER_ROUND = 4, 32

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from trine.compute.clock import ClockedTimes, StepClock, step_clock, uses_step_clock
+from trine.compute.clock import ClockedTimes, StepClock, step_clock
 from trine.compute.origin import known_gpu
 from trine.compute.power import Bounds
+from trine.compute.power_curve import uses_step_clock
 from trine.parallel.plan import Plan
 from trine.training.setup import setup_of
 
@@ -40,7 +41,7 @@ class StepClocks:
             return
         setup = setup_of(workload, Plan(dp=gpus), replace(options, clocks={}, gpu_spread=0.0))
         self._gpu = known_gpu(setup.gpu_names[0])
-        if self._gpu is not None and setup.mixed is None and uses_step_clock(setup.model, self._gpu):
+        if self._gpu is not None and setup.mixed is None and uses_step_clock(setup.model.name, self._gpu):
             self._model, self._bounds = setup.model, Bounds(workload, self._gpu)
 
     @property

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from trine.common._jit import without_collector
+from trine.common.collector import without_collector
 from trine.common.observer import unobserved
 from trine.common.units import PS_PER_S
 from trine.common.work_reports import doing

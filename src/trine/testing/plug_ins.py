@@ -9,8 +9,7 @@ from tempfile import TemporaryDirectory
 
 from trine.collectives.algorithm import MakeSchedule
 from trine.collectives.expand import expand
-from trine.collectives.registry import ROOTED
-from trine.collectives.schedule import Schedule, Sends
+from trine.collectives.schedule import ROOTED, Schedule, Sends
 from trine.common.evidence import EVIDENCE, MEASURED
 from trine.compute.law import FitReport
 from trine.compute.models import ComputeModel

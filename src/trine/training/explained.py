@@ -21,7 +21,8 @@ from trine.results.memory import MemoryFacts, MemoryUse, least_headroom
 from trine.results.report import Row
 from trine.results.snapshot import SnapshotChange, snapshot
 from trine.results.text import aligned
-from trine.training.memory import facts_of, in_order, program_uses, recorded_launches, shortened
+from trine.training.memory import in_order, program_uses, recorded_launches, shortened
+from trine.training.memory_facts import facts_of
 from trine.training.options import SimulateOptions
 from trine.training.setup import Setup, setup_of
 

@@ -347,7 +347,7 @@ def exposed_launches(result: Result) -> tuple[Evidence, ...]:
 
 def memory_facts(setup: Setup) -> MemoryFacts:
     """Return the memory facts besides tensors, from the software's profile if there is a profile."""
-    from trine.training.memory import facts_of
+    from trine.training.memory_facts import facts_of
 
     return facts_of(setup.software.profile, setup.plan, setup.workload)
 

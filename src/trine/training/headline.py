@@ -11,7 +11,7 @@ import numpy as np
 
 from trine.cluster.parts import SCALE_OUT
 from trine.cluster.presets import load_links
-from trine.collectives.sizes import bus_factor
+from trine.collectives.bus_bandwidth import bus_factor
 from trine.common.arrays import distinct
 from trine.common.evidence import ASSUMED, MEASURED
 from trine.common.kept import keep

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trine.common.precision import HALVES
 from trine.graph.program import LAUNCH_STREAM, Compute, Job, MemoryChange, RankProgram
 from trine.graph.workload import SYNTHESISED
 from trine.parallel.program_parts import memory_table
 from trine.parallel.schedules import known_order
 from trine.results.memory import MemoryFacts, MemoryUse, by_category, use_of
 from trine.results.peaks import peak_of_columns
+from trine.training.memory_facts import facts_of
 
 if TYPE_CHECKING:
     from trine.compute.launch import LaunchCosts
@@ -150,39 +150,6 @@ def _order_times(program: RankProgram, changes: Sequence[MemoryChange]) -> list[
 def in_order(program: RankProgram) -> list[MemoryChange]:
     """Return the memory changes in program order: at each step, changes at its start come before changes at its end."""
     return sorted(program.memory, key=lambda change: (change.step, change.at_end))
-
-
-def facts_of(software: Software | None, plan: Plan, workload: Workload) -> MemoryFacts:
-    """Return a profile's memory facts besides tensors, for a plan's communicators and a workload's weights.
-
-    With half-precision weights, two thirds of the optimizer state are moments; four fifths with 16-bit remainders.
-    """
-    if software is None:
-        return MemoryFacts()
-    style, late = software.memory, software.memory.states == "first-step"
-    is_half = any(workload.tensors[p.weight].dtype in HALVES for p in workload.parameters[:1])
-    state_blocks = max(2 * len(workload.parameters) // plan.pp, 1) if late else 0
-    if is_half:
-        late_states = 4 / 5 if software.operators.master == "remainder" else 2 / 3
-    else:
-        late_states = 1.0
-    return MemoryFacts(
-        rounding_bytes=style.rounding_bytes,
-        fragmentation=style.fragmentation,
-        outside_bytes=style.context_bytes + num_communicators(plan) * style.communicator_bytes,
-        error=style.error,
-        software=software.name,
-        state_blocks=state_blocks,
-        late_states=late_states,
-        expandable=style.expandable_segments,
-    )
-
-
-def num_communicators(plan: Plan) -> int:
-    """Return the number of communicators of a rank."""
-    return sum(ways > 1 for ways in (plan.dp, plan.tp, plan.pp, plan.cp, plan.ep)) + (
-        plan.expert_tp not in (1, plan.tp)
-    )
 
 
 def rank_memory(

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trine.common._jit import without_collector
 from trine.common._version import __version__
 from trine.common.arguments import takes
+from trine.common.collector import without_collector
 from trine.common.evidence import Evidence
 from trine.common.observer import announce_job, current_observer, ignore, unobserved
 from trine.errors import TooManyTasksError
@@ -49,8 +49,9 @@ from trine.training.times_only import is_times_only
 
 if TYPE_CHECKING:
     from trine.collectives.nccl.steps import StepCosts
-    from trine.folding.observe import Observation
+    from trine.folding.observation import Observation
     from trine.folding.run import JobRun
+    from trine.graph.program import Job
     from trine.parallel.build import BuildReport
     from trine.parallel.contention import CommunicationKernels
     from trine.results import Result, Simulator
@@ -304,10 +305,7 @@ def _run_micro_batches(setup: Setup, simulated: int | None) -> _Run:
     """Build and run ``simulated`` micro-batches of each step (None: all)."""
     from trine.folding.run import JobRunner
     from trine.parallel.build import job_of
-    from trine.parallel.contention import under_pressure
-    from trine.results.memory import least_headroom
     from trine.training.kept_programs import written_job
-    from trine.training.memory import program_uses
 
     setup, written = written_job(setup, simulated)
     options, profile = setup.options, setup.software.profile
@@ -321,6 +319,8 @@ def _run_micro_batches(setup: Setup, simulated: int | None) -> _Run:
     )  # fmt: skip
     kernels = setup.kernels(costs)
     if kernels:
+        from trine.parallel.contention import under_pressure
+
         job = under_pressure(job, *kernels, of_rank=None if setup.mixed is None else setup.mixed.of_rank)
     estimate = partial(_has_estimate, setup) if fold_of(options.fold).may_estimate else None
     runner = JobRunner(
@@ -331,12 +331,20 @@ def _run_micro_batches(setup: Setup, simulated: int | None) -> _Run:
         fold=options.fold,
         stragglers=options.stragglers,
         has_estimate=estimate,
-        fullest_program=lambda: least_headroom(program_uses(job, memory_facts(setup), setup.memory_bytes)),
+        fullest_program=partial(_fullest_program, setup, job),
     )
     return _Run(
         setup=setup, report=report, costs=costs, kernels=kernels, job_run=runner.run(),
         host_bytes=written_host_bytes(setup, written),
     )  # fmt: skip
+
+
+def _fullest_program(setup: Setup, job: Job) -> int:
+    """Return the program with the least headroom in memory."""
+    from trine.results.memory import least_headroom
+    from trine.training.memory import program_uses
+
+    return least_headroom(program_uses(job, memory_facts(setup), setup.memory_bytes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,7 +372,7 @@ class _Run:
 
     def result(self, simulator: Simulator) -> Result:
         """Return the result, with the ranks that the run shows."""
-        from trine.folding.observe import Observation
+        from trine.folding.observation import Observation
         from trine.folding.run import scope_of
 
         setup, run, work = self.setup, self.job_run, step_work(self.setup, self.report)

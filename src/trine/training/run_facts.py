@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from trine.common.evidence import Evidence
 from trine.results.headline import Band, StepWork
-from trine.results.host_memory import HostMemory
 from trine.results.memory import MemoryFacts
-from trine.results.operator_work import OperatorWork
-from trine.results.repeats import RepeatedSteps, Repeats
 from trine.results.run import Simulator
+
+if TYPE_CHECKING:
+    from trine.results.host_memory import HostMemory
+    from trine.results.operator_work import OperatorWork
+    from trine.results.repeats import RepeatedSteps, Repeats
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

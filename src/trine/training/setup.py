@@ -16,13 +16,12 @@ from trine.cluster.load import as_cluster
 from trine.common.arrays import Int64
 from trine.common.plugins import load_target
 from trine.common.units import format_time
-from trine.compute import LaunchCosts, launch_costs, make_compute, recorded_on, uses_recorded_times
-from trine.compute.clock import ClockedTimes, PowerCap, StepClock, power_cap, step_clock, uses_step_clock
+from trine.compute import make_compute, recorded_on, uses_recorded_times
 from trine.compute.gaps import WithKernelGaps, kernel_gap_ps
 from trine.compute.models import meant
 from trine.compute.origin import known_gpu, short_name
-from trine.compute.other_batch import AtClockOfBatch, has_clock_of_batch
-from trine.compute.power import Bounds
+from trine.compute.other_batch import AtClockOfBatch
+from trine.compute.power_curve import has_tensor_clocks, uses_step_clock
 from trine.compute.roofline import TABLES
 from trine.compute.spread import GPU_SPREAD, OnSlowestGpu, checked_spread, slowest_of
 from trine.errors import InputError, PlanError, nearest
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from trine.cluster.presets import GpuSpec
     from trine.collectives.nccl.steps import StepCosts
     from trine.compute import Calibration, ComputeModel, LaunchCosts
+    from trine.compute.clock import PowerCap, StepClock
     from trine.engine.models import Network
     from trine.graph.placement import CollectiveAnswer, Placement
     from trine.parallel.contention import CommunicationKernels
@@ -345,8 +345,14 @@ def setup_times(
     compute = meant(options.compute, workload, machine.target)
     times = timing(workload, compute, machine.gpu, machine.gpus_below)
     gpus = _rank_gpus(workload, compute, options, times, machine.cluster, machine.places)
-    at_clock = _at_step_clock(workload, plan, gpus, options, machine)
-    gpus = at_clock.gpus
+    specs = [known_gpu(machine.gpu or name or workload.gpu) for name in gpus.names]
+    cap: PowerCap | None = None
+    clocks: tuple[StepClock, ...] = ()
+    if options.power_cap_w is not None or _follows_clock(gpus, specs):
+        from trine.training.step_clock import at_step_clock
+
+        at_clock = at_step_clock(workload, plan, gpus, specs, options)
+        gpus, cap, clocks = at_clock.gpus, at_clock.cap, at_clock.clocks
     slower = slower_than_average(options, gpus.models[0], plan.num_ranks)
     crosses = pipeline_crosses(plan, machine.cluster, machine.places)
     launch = launches_of(workload, software, options, crosses, plan.pp, plan.virtual_stages > 1)
@@ -371,79 +377,14 @@ def setup_times(
         gpu=gpu_spec,
         times=times,
         places=machine.places,
-        cap=at_clock.cap,
-        clocks=at_clock.clocks,
+        cap=cap,
+        clocks=clocks,
     )
 
 
-class _AtStepClock(NamedTuple):
-    """Operator times of the ranks at the clock of the step.
-
-    cap: the power cap, None without one. clocks: of each GPU model whose clock power decides.
-    """
-
-    gpus: RankGpus
-    cap: PowerCap | None
-    clocks: tuple[StepClock, ...]
-
-
-def _at_step_clock(
-    workload: Workload, plan: Plan, gpus: RankGpus, options: SimulateOptions, machine: JobMachine
-) -> _AtStepClock:
-    """Return the ranks' operator times at the clock of the step.
-
-    Times change on GPUs whose tables have a known clock, and under a power cap.
-    """
-    specs = [known_gpu(machine.gpu or name or workload.gpu) for name in gpus.names]
-    batch = plan.micro_batch or plan.batch
-    count = -(-plan.batch // plan.micro_batch) if plan.batch and plan.micro_batch else 1
-    cap = _cap_of(workload, gpus, specs, options, batch, count)
-    models, clocks = [], []
-    known: dict[tuple[int, str], tuple[ComputeModel, StepClock]] = {}
-    for each, model, spec in zip(gpus.workloads, gpus.models, specs, strict=True):
-        if spec is None or not (uses_step_clock(model, spec) or (cap is not None and cap.slowdown > 1)):
-            models.append(model)
-            continue
-        key = id(model), spec.name
-        if key not in known:
-            if options.clocks is not None:
-                if (given := options.clocks.get(spec.name)) is None:
-                    models.append(model)
-                    continue
-                clock = given
-            else:
-                clock = cap.at_cap if cap is not None else step_clock(each, model, spec, batch, micro_batches=count)
-            known[key] = ClockedTimes(model, Bounds(each, spec), clock), clock
-            if clock.is_table:
-                clocks.append(clock)
-            _forget_whole_model(model)
-        models.append(known[key][0])
-    return _AtStepClock(replace(gpus, models=tuple(models)), cap, tuple(clocks))
-
-
-def _forget_whole_model(model: ComputeModel) -> None:
-    """Drop a table's notes on the operators of the whole model, which decide the power: a job may split them."""
-    if model.name != TABLES:
-        return
-    from trine.compute.tables.times import TableTimes
-
-    if isinstance(model, TableTimes):
-        model.forget_notes()
-
-
-def _cap_of(
-    workload: Workload, gpus: RankGpus, specs: list[GpuSpec | None], options: SimulateOptions, batch: int | None,
-    count: int,
-) -> PowerCap | None:  # fmt: skip
-    """Return the effect of the power cap, None without a cap; raise InputError for several GPU models."""
-    if options.power_cap_w is None:
-        return None
-    names = set()
-    for spec in specs:
-        names.add(None if spec is None else spec.name)
-    if len(names) > 1:
-        raise InputError(f"a cap needs one GPU model; the cluster has {', '.join(map(str, names))}", field="power_cap")
-    return power_cap(options.power_cap_w, workload, gpus.models[0], specs[0], batch, count)
+def _follows_clock(gpus: RankGpus, specs: Sequence[GpuSpec | None]) -> bool:
+    """Return whether the operator times of a rank depend on the clock of the step."""
+    return any(uses_step_clock(model.name, spec) for model, spec in zip(gpus.models, specs, strict=True))
 
 
 def _rank_gpus(
@@ -499,12 +440,12 @@ def pipeline_crosses(plan: Plan, machine: Cluster | None, places: Int64) -> bool
 def places_on(
     placement: str | os.PathLike[str] | Sequence[int] | None, machine: Cluster | None, num_ranks: int
 ) -> Int64:
-    from trine.parallel.rank_kinds import places
-
+    if placement is None:
+        return np.arange(num_ranks, dtype=np.int64)
     if machine is None:
-        if placement is not None:
-            raise InputError("a placement needs a cluster", field="placement")
-        return places(None, num_ranks, 1, (-1,))
+        raise InputError("a placement needs a cluster", field="placement")
+    from trine.parallel.rank_places import places
+
     nodes = machine.node_of[np.asarray(machine.gpus, np.int64)]
     return places(placement, num_ranks, len(machine.gpus), nodes)
 
@@ -553,7 +494,13 @@ def compute_for(workload: Workload, name: str, gpu: str | None, calibration: Cal
     if not uses_recorded_times(name) or workload.format == SYNTHESISED:
         return model
     source = known_gpu(workload.gpu)
-    if source is not None and gpu is None and calibration is None and has_clock_of_batch(workload, source):
+    if (
+        source is not None
+        and gpu is None
+        and calibration is None
+        and workload.has_gpu_times
+        and has_tensor_clocks(source)
+    ):
         model = AtClockOfBatch(model, workload, source)
     gap_ps = kernel_gap_ps(workload)
     return WithKernelGaps(model, gap_ps) if gap_ps else model
@@ -583,10 +530,16 @@ def launch_for(workload: Workload, cpu: bool | None, cost_ps: int | None) -> Lau
             raise InputError("a launch cost was given, but CPU launches are turned off")
         return None
     if cost_ps is not None:
+        from trine.compute.launch import LaunchCosts
+
         note = f"{format_time(cost_ps)} per operator was given for launches"
         return LaunchCosts((cost_ps,) * len(workload.operators), "assumed", (note,))
     has_side = any(op.launch_start_ps is not None for op in workload.operators)
-    return launch_costs(workload) if cpu or has_side else None
+    if not cpu and not has_side:
+        return None
+    from trine.compute.launch import launch_costs
+
+    return launch_costs(workload)
 
 
 def costs_on(

@@ -235,8 +235,6 @@ def launches_of(
     crosses: whether messages of the pipeline leave the node. stages: of the pipeline. interleaves: whether the
     pipeline has virtual stages.
     """
-    from trine.compute.launch import software_launches
-
     profile = chosen.profile
     is_recorded = workload.format != SYNTHESISED and workload.has_gpu_times
     if profile is None or is_recorded or options.cpu is False or options.launch_cost_ps is not None:
@@ -250,4 +248,6 @@ def launches_of(
     )
     if interleaves:
         profile = profile.model_copy(update={"launch": style.on_virtual_stages()})
+    from trine.compute.launch import software_launches
+
     return software_launches(workload, profile, merges=not may_shrink, crosses=crosses, stages=stages)

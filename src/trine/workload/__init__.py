@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trine.workload.inspect import Difference, TraceDescription, compare, describe
     from trine.workload.native import save
     from trine.workload.synthesis.model import synthesize
-    from trine.workload.synthesis.model_files import known_models
+    from trine.workload.synthesis.model_names import known_models
     from trine.workload.tracing.target import load_function
     from trine.workload.tracing.tracer import Capture, capture, capture_function
 
@@ -28,7 +28,7 @@ _LATER = {
     "capture_function": "trine.workload.tracing.tracer",
     "compare": "trine.workload.inspect",
     "describe": "trine.workload.inspect",
-    "known_models": "trine.workload.synthesis.model_files",
+    "known_models": "trine.workload.synthesis.model_names",
     "load_function": "trine.workload.tracing.target",
     "save": "trine.workload.native",
     "synthesize": "trine.workload.synthesis.model",

@@ -14,6 +14,8 @@ from typing import Any, BinaryIO, NoReturn
 from trine.common.inputs import open_input, read_at_most
 from trine.errors import TraceError
 
+#: Endings of files in trine's own format.
+NATIVE_SUFFIXES = (".trine.json", ".trine.json.gz")
 #: Most bytes that one trace file may hold after decompression.
 MAX_BYTES = 2 * 2**30
 #: A compressed trace larger than this many bytes after decompression may not exceed its file by MAX_RATIO. JSON traces

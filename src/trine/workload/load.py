@@ -74,12 +74,12 @@ def _is_config(path: Path) -> bool:
     """Return whether a path is a config.json of Hugging Face, or a folder with one."""
     if path.suffix != ".json" and not (path / "config.json").is_file():
         return False
-    from trine.workload.architecture.config_keys import is_config
+    from trine.workload.architecture.config_files import is_config
 
     return exists(path) and is_config(path)
 
 
 def _models() -> tuple[str, ...]:
-    from trine.workload.synthesis.model_files import known_models
+    from trine.workload.synthesis.model_names import known_models
 
     return known_models()

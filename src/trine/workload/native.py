@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from trine.common.arguments import named_arguments
-from trine.common.inputs import head
 from trine.common.outputs import write_bytes
 from trine.common.units import MAX_INT64
 from trine.errors import TraceError, nearest
 from trine.graph.workload import Operator, Parameter, RecordedCollective, Tensor, Workload
 from trine.workload.consistency import check_workload
-from trine.workload.files import read_json, short
-from trine.workload.readers import TraceReader
+from trine.workload.files import NATIVE_SUFFIXES, read_json, short
 
 _REQUIRED = object()
 Item = TypeVar("Item", Tensor, Operator, Parameter, RecordedCollective)
@@ -126,7 +124,6 @@ _READ: Mapping[str, Callable[[JsonFields, str, object], object]] = {
 }  # fmt: skip
 
 FORMAT, VERSION = "trine-trace", 1
-SUFFIXES = (".trine.json", ".trine.json.gz")
 
 
 @named_arguments
@@ -137,8 +134,8 @@ def save(workload: Workload, path: str | PathLike[str]) -> None:
     hold, or if the file cannot be written.
     """
     place = Path(path)
-    if not place.name.endswith(SUFFIXES):
-        raise TraceError(f"must end in {' or '.join(SUFFIXES)}", file=place)
+    if not place.name.endswith(NATIVE_SUFFIXES):
+        raise TraceError(f"must end in {' or '.join(NATIVE_SUFFIXES)}", file=place)
     check_workload(workload, place)
     try:
         data = _dump(workload).encode()
@@ -219,30 +216,3 @@ def _read_as(kind: type[Item], fields: JsonFields) -> Item:
     values = {field.name: fields.read(field) for field in dataclasses.fields(kind)}
     fields.done()
     return kind(**values)
-
-
-def _find(path: Path) -> dict[str, Path] | None:
-    if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.name.endswith(SUFFIXES) and file.is_file())
-        if len(files) > 1:
-            raise TraceError(f"holds {len(files)} traces, {files[0].name} and others: name one", file=path)
-        return {"trace": files[0]} if files else None
-    return {"trace": path} if path.name.endswith(SUFFIXES) or _says_native(path) else None
-
-
-def _says_native(path: Path) -> bool:
-    """Return whether a JSON file of another name starts like this format."""
-    if not path.name.endswith((".json", ".json.gz")):
-        return False
-    return b'"trine-trace"' in head(path, 4096)[:200]
-
-
-def _read(files: dict[str, Path], batch: int | None) -> Workload:
-    workload = load_native(files["trace"])
-    if batch is not None and batch != workload.batch:
-        message = f"batch {batch} was given, but the trace says {workload.batch}"
-        raise TraceError(message, file=files["trace"], field="batch")
-    return workload
-
-
-READER = TraceReader("native", f"a file that ends in {' or '.join(SUFFIXES)}", _find, _read)

@@ -13,7 +13,6 @@ from trine.compute.cost import num_lists
 from trine.compute.kinds import family_of, kind_of
 from trine.graph.workload import BACKWARD, OPTIMIZER, SYNTHESISED, Operator, Parameter, Tensor, Workload
 from trine.software.profile import Software
-from trine.workload.raw_trace import call_kind
 
 #: Limits of one launch of a foreach operator: tensors by the number of lists (1 to 5), blocks, elements per block
 #: (depth_to_max_tensors, depth_to_max_blocks and kChunkSize of aten/src/ATen/native/cuda/MultiTensorApply.cuh).
@@ -85,6 +84,8 @@ def _foreach(loops: list[Operator], workload: Workload) -> list[Operator]:
         outputs = tuple(i for op in group for i in (op.outputs or op.inputs[:1]))
         tensors = [workload.tensors[i] for i in outputs]
         in_place = name.endswith("_")
+        from trine.workload.raw_trace import call_kind
+
         merged = f"aten::_foreach_{call_kind(name)}{'_' if in_place else ''}"
         operators.append(_merged(group, merged, inputs, outputs, _launches(tensors, depth + (not in_place))))
     return operators
@@ -126,6 +127,8 @@ def _as_lists(op: Operator, workload: Workload) -> Operator:
     if "fused" in op.name and weights:
         depth = len(inputs) // weights
     else:
+        from trine.workload.raw_trace import call_kind
+
         depth = num_lists(tuple(inputs), call_kind(op.name).removeprefix("foreach_"))
     return replace(op, attributes={**op.attributes, "kernels": _launches(inputs[: len(inputs) // depth], depth)})
 

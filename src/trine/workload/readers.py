@@ -8,7 +8,6 @@ from pathlib import Path
 
 from trine.common.inputs import PRESETS, head
 from trine.common.plugins import Registry
-from trine.common.recognise import TRACE, foreign_file
 from trine.errors import TraceError
 from trine.graph.workload import Workload
 
@@ -31,7 +30,7 @@ READERS: Registry[TraceReader] = Registry(
     "trace reader",
     "trine.traces",
     {
-        "native": "trine.workload.native:READER",
+        "native": "trine.workload.native_reader:READER",
         "triosim": "trine.workload.triosim:READER",
         "pytorch": "trine.workload.pytorch.reader:READER",
     },
@@ -62,6 +61,8 @@ def read_trace(place: Path, batch: int | None) -> Workload:
         files_found = reader.find(place)
         if files_found is not None:
             return reader.read(files_found, batch)
+    from trine.common.recognise import TRACE, foreign_file
+
     start = head(place / "config.json" if place.is_dir() else place, 1 << 18)
     if place.is_file() and not start.strip():
         raise TraceError("is empty", file=place)

@@ -12,8 +12,9 @@ import pytest
 from click.testing import CliRunner
 from command_tree import built
 
+from trine.cli.colour import has_colour
 from trine.cli.commands import COMMANDS, COMMON, GROUPS, MAX_LISTED, below, find
-from trine.cli.help import command_page, group_page, has_colour
+from trine.cli.help import command_page, group_page
 from trine.cli.main import app, page
 from trine.cli.output import coloured, show_table
 from trine.cli.parameters import all_parameters, varied_parameters

@@ -11,9 +11,11 @@ from click.testing import CliRunner
 from command_tree import built
 
 import trine
-from trine.cli.application import OPTIONS, VALUES, parses
+from trine.cli.application import parses
 from trine.cli.commands import COMMANDS
+from trine.cli.corrections import OPTIONS
 from trine.cli.main import app
+from trine.cli.options import VALUES_ELSEWHERE
 from trine.common.plugins import Registry
 from trine.errors import as_known, nearest
 from trine.workload.synthesis.model import DTYPES
@@ -134,7 +136,7 @@ def test_numbers_are_read_as_python_reads_them(text: str) -> None:
 def test_no_synonym_is_an_option_of_train() -> None:
     known = {name for each in built("train").params for name in (*each.opts, *each.secondary_opts)}
     assert not {f"--{name}" for name in OPTIONS} & known
-    assert {option for option, _ in VALUES} <= known
+    assert {option for option, _ in VALUES_ELSEWHERE} <= known
     words = [word for each in OPTIONS.values() for word in each.split() if word.startswith("--")]
     of_infer = {name for each in built("infer").params for name in each.opts}
     assert set(words) <= known | of_infer

@@ -8,7 +8,8 @@ from compute_cases import US, linear, relus
 
 from trine.cluster import load_gpu
 from trine.compute import Split, make_compute
-from trine.compute.other_batch import AtClockOfBatch, has_clock_of_batch
+from trine.compute.other_batch import AtClockOfBatch
+from trine.compute.power_curve import has_tensor_clocks
 from trine.graph.workload import Workload
 
 GPU = load_gpu("h100-sxm")
@@ -50,7 +51,6 @@ def test_memory_bound_steps_keep_their_times() -> None:
 
 
 def test_only_gpus_with_tensor_clocks() -> None:
-    workload = relus([(10, 5)]).workload("NVIDIA H100 80GB HBM3")
-    assert has_clock_of_batch(workload, GPU)
-    assert not has_clock_of_batch(workload, None)
-    assert not has_clock_of_batch(workload, load_gpu("v100"))
+    assert has_tensor_clocks(GPU)
+    assert not has_tensor_clocks(None)
+    assert not has_tensor_clocks(load_gpu("v100"))

@@ -11,7 +11,7 @@ from trine.cli.application import parses
 from trine.cluster.presets import known_clusters, known_gpus
 from trine.decide.support import KINDS
 from trine.software import known_software
-from trine.workload.synthesis.model_files import known_models
+from trine.workload.synthesis.model_names import known_models
 from validation.measured import load_measurements
 
 

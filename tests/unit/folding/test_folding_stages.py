@@ -11,7 +11,7 @@ import trine
 from trine.cluster import Cluster, build_topology
 from trine.cluster.select import slow_down
 from trine.errors import PlanError
-from trine.folding import stages
+from trine.folding import deferral, stages
 from trine.parallel.plan import Plan
 from trine.results import Result
 
@@ -20,10 +20,10 @@ from trine.results import Result
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop runs wherever possible, and cut them as small as possible."""
     monkeypatch.setattr(stages, "FEW_TASKS", 0)
-    monkeypatch.setattr(stages, "MANY_TASKS", 0)
-    monkeypatch.setattr(stages, "WORTH_A_STOP", 2.0)
-    monkeypatch.setattr(stages, "WORTH_WAITING", 2.0)
-    monkeypatch.setattr(stages, "RUN_TASKS", 1)
+    monkeypatch.setattr(deferral, "MANY_TASKS", 0)
+    monkeypatch.setattr(deferral, "WORTH_A_STOP", 2.0)
+    monkeypatch.setattr(deferral, "WORTH_WAITING", 2.0)
+    monkeypatch.setattr(deferral, "RUN_TASKS", 1)
 
 
 def slow_ring(link: int, factor: float, num_gpus: int) -> Cluster:
@@ -103,7 +103,7 @@ def test_independent_parts_go_on_by_themselves() -> None:
 @pytest.mark.parametrize(("name", "value"), [("MAX_STOPS", 1), ("MAX_STOPS", 2), ("RUN_TASKS", 10**9)])
 @pytest.mark.usefixtures("eager")
 def test_limits_change_nothing_but_the_work(name: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, name, value)
+    monkeypatch.setattr(stages if name == "MAX_STOPS" else deferral, name, value)
     plan = Plan(dp=4, pp=2, batch=8, micro_batch=2, schedule="1f1b", overlap="modelled")
     result = verified(chain(8), plan, slow_down(joined("dgx-h100", 1, None), [("gpu1->nvswitch", 0.5)]))
     assert result.scope is not None

@@ -17,8 +17,9 @@ from trine.parallel.data_parallel import split_off_loss
 from trine.parallel.instantiate import instantiate
 from trine.parallel.job import JobContext
 from trine.parallel.plan import Plan
-from trine.parallel.splits import local_parameter_bytes, split_operators
+from trine.parallel.splits import split_operators
 from trine.parallel.stages import cut_into_stages
+from trine.parallel.tensor_layout import local_parameter_bytes
 from trine.training import placement_of
 
 DATA = Path(__file__).parents[2] / "data"

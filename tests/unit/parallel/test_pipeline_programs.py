@@ -11,10 +11,12 @@ from synthetic import MS, Chain, Proportional
 import trine
 from trine.cluster import build_topology
 from trine.compute import make_compute
+from trine.compute.kinds import layer_of
 from trine.graph.program import Collective, Compute, Phase, Recv, Send
 from trine.graph.workload import FORWARD
 from trine.parallel.build import build_job
-from trine.parallel.cuts import balanced_starts, layer_of, layer_starts
+from trine.parallel.cuts import balanced_starts
+from trine.parallel.layer_places import layer_starts
 from trine.parallel.stages import cut_into_stages
 
 

@@ -16,7 +16,7 @@ from trine.parallel.plan import Plan
 from trine.report.memory import memory_over_time
 from trine.report.memory_modules import memory_by_module, module_of
 from trine.report.notebook import view
-from trine.results.traffic import LinkUse
+from trine.results.link_use import LinkUse
 from trine.training import simulate
 from trine.training.options import SimulateOptions
 from trine.workload.synthesis.model import synthesize

@@ -15,9 +15,9 @@ from trine.cli.main import app
 from trine.cluster import build_topology, load_cluster
 from trine.collectives.nccl.costs import runnable
 from trine.collectives.nccl.topology import comm_topology
-from trine.folding import run as fold_run
+from trine.folding import shown_ranks
 from trine.parallel.cuts import balanced_starts
-from trine.parallel.rank_kinds import balanced_batches
+from trine.parallel.replica_batches import balanced_batches
 from trine.results.document import rank_rows
 from trine.results.memory import MemoryFacts, least_headroom, use_of
 from trine.training import explained
@@ -307,13 +307,13 @@ def test_what_holds_memory_is_explained_of_the_gpu_with_the_least_headroom(monke
 
 
 def test_of_many_programs_the_one_with_the_least_headroom_is_shown(monkeypatch):
-    monkeypatch.setattr(fold_run, "peak_memory_ranks", lambda folded: [])
+    monkeypatch.setattr(shown_ranks, "peak_memory_ranks", lambda folded: [])
     patterns = [SimpleNamespace(ranks=np.array([2 * i, 2 * i + 1]), program=i) for i in range(40)]
     folded = SimpleNamespace(job=SimpleNamespace(patterns=patterns), rank_ends=lambda: np.arange(80))
-    assert 75 not in fold_run.representative_ranks(folded)
-    found = fold_run.representative_ranks(folded, lambda: 37)
+    assert 75 not in shown_ranks.representative_ranks(folded)
+    found = shown_ranks.representative_ranks(folded, lambda: 37)
     assert {75, 79} <= set(found)
-    assert len(found) == fold_run.SHOWN
+    assert len(found) == shown_ranks.SHOWN
 
 
 # -- input copies over a link that is down -----------------------------------------------------------------------------

@@ -14,8 +14,9 @@ from trine.compute.kinds import family_of
 from trine.compute.resize import Split
 from trine.errors import InputError, SpecError, TraceError
 from trine.graph.workload import BACKWARD, FORWARD
-from trine.parallel.splits import local_parameter_bytes, split_operators
+from trine.parallel.splits import split_operators
 from trine.parallel.stages import cut_into_stages
+from trine.parallel.tensor_layout import local_parameter_bytes
 from trine.workload import known_models
 from trine.workload.architecture.model import Architecture
 from trine.workload.consistency import check_workload

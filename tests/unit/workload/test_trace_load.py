@@ -56,7 +56,7 @@ def test_uncompressed_and_renamed_native_files(tmp_path: Path) -> None:
 
 def test_a_reader_is_one_object_with_a_name(tmp_path: Path) -> None:
     registry: Registry[TraceReader] = Registry(
-        "trace reader", "trine.no.such.group", {"native": "trine.workload.native:READER"}
+        "trace reader", "trine.no.such.group", {"native": "trine.workload.native_reader:READER"}
     )
     registry.register("mine", TraceReader("mine", "x", lambda path: None, lambda files, batch: load("vgg13-h100-b128")))
     assert registry.names() == ("native", "mine")

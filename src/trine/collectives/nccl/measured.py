@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from trine.cluster.cluster import Cluster
+from trine.collectives.bus_bandwidth import bus_factor, sent_bytes
 from trine.collectives.degraded import clusters_before
 from trine.collectives.nccl.topology import CommTopology, domains_of
-from trine.collectives.sizes import bus_factor, sent_bytes
 from trine.common.kept import keep
 from trine.common.units import format_bandwidth, format_bytes, format_time
 from trine.errors import InputError

@@ -27,6 +27,7 @@ from itertools import accumulate
 from trine.cluster.cluster import Cluster
 from trine.cluster.planes import spread_over_planes
 from trine.cluster.presets import library_of_gpu
+from trine.collectives.bus_bandwidth import MAX_BYTES, bus_factor, sent_bytes
 from trine.collectives.degraded import clusters_before, not_faster
 from trine.collectives.nccl.costs import (
     COSTS,
@@ -44,7 +45,6 @@ from trine.collectives.nccl.parameters import LL, LL128, SIMPLE, Library, Medium
 from trine.collectives.nccl.topology import CommTopology, blended, comm_topology, slowed
 from trine.collectives.nccl.tuner import tuner_us
 from trine.collectives.options import AUTO, LAUNCHES, CollectiveOptions, CollectiveTime, TimePart
-from trine.collectives.sizes import MAX_BYTES, bus_factor, format_size, sent_bytes
 from trine.common.evidence import EVIDENCE
 from trine.common.units import format_bandwidth, format_time
 from trine.errors import InputError, nearest
@@ -521,6 +521,8 @@ def _check_options(options: CollectiveOptions, topology: CommTopology) -> None:
         raise InputError(f"is {low}, more than max_channels {high}", field="min_channels")
     chunk = options.nvls_chunk
     if chunk is not None and not MIN_NVLS_CHUNK_BYTES <= chunk <= MAX_NVLS_CHUNK_BYTES:
+        from trine.collectives.sizes import format_size
+
         limits = f"{format_size(MIN_NVLS_CHUNK_BYTES)} to {format_size(MAX_NVLS_CHUNK_BYTES)}"
         raise InputError(f"must be {limits}, got {format_size(chunk)}", field="nvls_chunk")
     if options.nvls and not topology.multicast:

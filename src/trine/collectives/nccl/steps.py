@@ -27,9 +27,7 @@ from trine.collectives.nccl.predict import CONTAINED, OPS, Collectives
 from trine.collectives.nccl.topology import CommTopology, domains_of, without_names
 from trine.collectives.one_operation import ONE_OPERATION, chain_ps, name_of, next_of
 from trine.collectives.options import CollectiveOptions, CollectiveTime
-from trine.collectives.registry import ROOTED, make_schedule
-from trine.collectives.run import schedule_graph
-from trine.collectives.schedule import Schedule
+from trine.collectives.schedule import ROOTED, Schedule
 from trine.common.arrays import Bool, Int64, pointers, row_sums
 from trine.common.kept import keep
 from trine.common.units import PS_PER_US
@@ -272,6 +270,8 @@ class StepCosts:
 
     def _times(self, kind: str, size: int, group: tuple[int, ...], name: str | None) -> tuple[int, int] | None:
         """Return :meth:`_bare_times` of an algorithm, or None if its time is unknown."""
+        from trine.collectives.registry import make_schedule
+
         schedule = make_schedule(kind, len(group), size, name, 0 if kind in ROOTED else -1)
         if schedule.num_switches:
             return None
@@ -314,6 +314,8 @@ class StepCosts:
             rate, latency_ps = self._hop(group)
             times = (uncontended_ps(schedule, rate, latency_ps + step_ps) for step_ps in (0, PS_PER_US))
         else:
+            from trine.collectives.run import schedule_graph
+
             graph, _ = schedule_graph(schedule, self.cluster, [self.cluster.gpus[rank] for rank in group])
             bare = _keep_used_links(graph)
             slower = replace(bare, route_latency_ps=bare.route_latency_ps + PS_PER_US)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from trine.collectives.registry import ROOTED
+from trine.collectives.schedule import ROOTED
 from trine.common.units import PS_PER_S, PS_PER_US
 from trine.errors import InputError, TraceError
 from trine.formats.chakra import messages, schema

@@ -11,7 +11,7 @@ import numpy as np
 from trine.cluster import Cluster
 from trine.collectives.library_flows import message_of
 from trine.collectives.one_operation import schedule_of
-from trine.collectives.run import append_transfers
+from trine.collectives.transfers import append_transfers
 from trine.errors import PlanError
 from trine.formats.chakra.trace import ChakraTrace
 from trine.graph.assembler import PlacedAssembler, TaskRow

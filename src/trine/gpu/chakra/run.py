@@ -32,8 +32,8 @@ from trine.graph.builder import TaskGraphBuilder
 from trine.graph.program import Collective, Compute
 from trine.graph.taskgraph import TRANSFER, Records, TaskGraph
 from trine.results import Result, Simulator
+from trine.results.link_use import LinkUse
 from trine.results.report import Row, Timeline
-from trine.results.traffic import LinkUse
 
 if TYPE_CHECKING:
     from trine.cluster import Cluster

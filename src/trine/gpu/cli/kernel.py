@@ -181,7 +181,7 @@ class _Source:
     @property
     def bus_factor(self) -> float | None:
         """busbw / algbw of a plan's collective; None for a text program."""
-        from trine.collectives.sizes import bus_factor
+        from trine.collectives.bus_bandwidth import bus_factor
 
         return None if self.plan is None else bus_factor(self.plan.collective, self.plan.num_ranks)
 

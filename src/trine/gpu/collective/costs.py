@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
+from trine.collectives.bus_bandwidth import bus_factor
 from trine.collectives.nccl.steps import Answer, StepCosts
 from trine.collectives.one_operation import ONE_OPERATION
 from trine.collectives.options import CollectiveTime
-from trine.collectives.sizes import bus_factor
 from trine.errors import InputError
 from trine.gpu.collective.durations import DurationCache, GroupDurations, user_folder
 from trine.gpu.collective.options import LoadStoreOptions

@@ -15,7 +15,8 @@ from trine.cluster.cluster import Cluster
 from trine.common._version import __version__
 from trine.common.inputs import read_at_most
 from trine.common.observer import ignore, observing
-from trine.common.outputs import open_whole, user_cache
+from trine.common.outputs import open_whole
+from trine.common.user_folders import user_cache
 from trine.errors import InputError
 from trine.gpu.collective.options import LoadStoreOptions, model_for
 from trine.gpu.collective.runs import LoadStoreRuns

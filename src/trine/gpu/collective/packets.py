@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trine.cluster.cluster import Cluster
+from trine.collectives.bus_bandwidth import bus_factor
 from trine.collectives.expand import expand
 from trine.collectives.run import schedule_graph
 from trine.collectives.schedule import ExpandedSchedule, Schedule
-from trine.collectives.sizes import bus_factor
 from trine.common.arrays import Int64
 from trine.common.units import PS_PER_S
 from trine.errors import InputError

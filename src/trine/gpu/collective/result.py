@@ -6,11 +6,10 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trine.cluster.cluster import Cluster
 from trine.collectives.options import CollectiveTime
-from trine.collectives.result import CollectiveResult, draw_sizes
 from trine.collectives.sizes import format_size
 from trine.common._version import __version__
 from trine.common.evidence import Evidence
@@ -19,10 +18,12 @@ from trine.gpu.collective.runs import LoadStoreRow
 from trine.gpu.collective.time_split import CUS, INSIDE, LATENCY, LAUNCH, LINKS, REQUESTS
 from trine.gpu.model import GpuModel
 from trine.gpu.results.result import GpuResult
-from trine.gpu.results.summary import use_vendor_terms
 from trine.results import text
 from trine.results.columns import Column, Columns, to_row
 from trine.results.report import Report, Row, Table, Timeline
+
+if TYPE_CHECKING:
+    from trine.collectives.result import CollectiveResult
 
 PART = Columns(
     Column(
@@ -120,10 +121,14 @@ class LoadStoreCollectiveResult(_GroupReport):
         """Return one line per size; for a single size also the bottleneck."""
         decides = text.wrapped("bottleneck", self.result.bottleneck.sentence) if len(self.rows) == 1 else []
         lines = [self._table(self.notes), *decides, "next: --details; --perfetto FILE; trine help inside-the-gpu"]
+        from trine.gpu.results.summary import use_vendor_terms
+
         return use_vendor_terms("\n".join(lines), self.model.name)
 
     def details(self) -> str:
         """Return a single size in full, or several sizes as a table."""
+        from trine.gpu.results.summary import use_vendor_terms
+
         table = use_vendor_terms(self.table(), self.model.name)
         return table if len(self.rows) > 1 else f"{table}\n\n{self.result.details()}"
 
@@ -155,6 +160,8 @@ class LoadStoreCollectiveResult(_GroupReport):
     def pictures(self) -> Mapping[str, Callable[..., Any]]:
         """Return ``sizes`` (time and bus bandwidth) and ``noc`` (utilisation of a GPU's NoC at the last size)."""
         title = f"{self.op} of {len(self.group)} ranks, {self.cluster.name}"
+        from trine.collectives.picture import draw_sizes
+
         return {"sizes": partial(draw_sizes, [row.time for row in self.rows], title), **self.result.pictures()}
 
     def table(self) -> str:
@@ -296,6 +303,8 @@ class FidelityResult(_GroupReport):
 
     def details(self) -> str:
         """Return both times of each size, and their parts."""
+        from trine.gpu.results.summary import use_vendor_terms
+
         return use_vendor_terms(self.table(), self.model.name)
 
     def document(self) -> Row:

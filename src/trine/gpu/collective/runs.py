@@ -12,8 +12,9 @@ import numpy as np
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.parts import SCALE_UP
+from trine.collectives.bus_bandwidth import bus_factor
 from trine.collectives.options import AUTO, CollectiveTime
-from trine.collectives.sizes import bus_factor, format_size
+from trine.collectives.sizes import format_size
 from trine.common.observer import announce_stage
 from trine.common.units import PS_PER_S
 from trine.errors import InputError

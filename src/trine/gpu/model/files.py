@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from trine.cluster.presets import load_gpu
-from trine.cluster.serialize import exact_bandwidth, exact_time
 from trine.common.evidence import ASSUMED, MEASURED, MODELLED
 from trine.common.inputs import PRESETS, is_file, preset_names
 from trine.common.schema import Bandwidth, BeforeValidator, Duration, Field, Size, Spec, make_spec
@@ -253,6 +252,8 @@ def _exact(field: ModelField, value: int | str | bool | None) -> int | str | boo
         return f"{round(PS_PER_S / value)} Hz"
     if field.unit == "bytes":
         return f"{value} B"
+    from trine.cluster.serialize import exact_bandwidth, exact_time
+
     return exact_bandwidth(value) if field.unit == "rate" else exact_time(value)
 
 

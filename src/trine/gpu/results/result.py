@@ -8,7 +8,6 @@ from functools import cached_property, partial
 from typing import Any, ClassVar
 
 from trine.common.units import format_bandwidth, format_bytes, format_time
-from trine.gpu.results import summary
 from trine.gpu.results.bottleneck import Bottleneck, find_bottleneck
 from trine.gpu.results.resources import ResourceUses
 from trine.results.report import Report, Row, Table, Timeline
@@ -41,10 +40,14 @@ class GpuResult(ResourceUses, Report):
 
     def summary(self) -> str:
         """Return the answer on one screen."""
+        from trine.gpu.results import summary
+
         return summary.screen(self, self.bottleneck).text()
 
     def details(self) -> str:
         """Return everything as text."""
+        from trine.gpu.results import summary
+
         return summary.use_vendor_terms(summary.details(self, self.bottleneck), self.model.name)
 
     def document(self) -> Row:

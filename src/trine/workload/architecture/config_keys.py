@@ -177,16 +177,3 @@ def read_config(path: Path) -> Mapping[str, Any]:
 def repeated(kinds: Sequence[Any], count: int, usual: Any) -> list[Any]:
     """Return the kinds of ``count`` layers; ``usual`` for all of them without a list."""
     return list(kinds) if kinds else [usual] * count
-
-
-def is_config(path: Path) -> bool:
-    """Return whether a path is a config.json, or a folder with one."""
-    if path.is_dir():
-        return True
-    if path.suffix != ".json":
-        return False
-    try:
-        content = read_config(path)
-    except SpecError:
-        return path.name == "config.json"
-    return "model_type" in content or path.name == "config.json"

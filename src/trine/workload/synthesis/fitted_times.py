@@ -12,8 +12,8 @@ from trine.compute.cost import Sizing, Work
 from trine.compute.kinds import kind_of
 from trine.compute.law import fit_laws
 from trine.compute.linear import anchored
-from trine.compute.models import Transfer
 from trine.compute.resize import Split
+from trine.compute.transfer import Transfer
 from trine.errors import InputError
 from trine.graph.workload import Operator, Workload
 from trine.workload.readers import load_bundled

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from trine.common.inputs import PRESETS, preset_names, read_text
-from trine.common.recognise import foreign_file
+from trine.common.inputs import read_text
 from trine.errors import SpecError, as_known, nearest
+from trine.workload.synthesis.model_names import FOLDER, known_models
 from trine.workload.synthesis.spec import Bert, Densenet, EncoderDecoder, ModelSpec, Resnet, Transformer, Vgg
 
 #: Values of ``family`` in a file.
@@ -53,14 +53,7 @@ def check_family(family: object, file: str) -> str:
     return str(family)
 
 
-_FOLDER = PRESETS / "models"
 _SUFFIXES = (".yaml", ".yml", ".json")
-
-
-@cache
-def known_models() -> tuple[str, ...]:
-    """Return the names of the bundled models, sorted."""
-    return preset_names(_FOLDER)
 
 
 def load_model(name_or_path: str | os.PathLike[str]) -> ModelSpec:
@@ -80,12 +73,12 @@ def load_model(name_or_path: str | os.PathLike[str]) -> ModelSpec:
 
 @cache
 def _preset(name: str) -> ModelSpec:
-    return _read(_FOLDER / f"{name}.yaml")
+    return _read(FOLDER / f"{name}.yaml")
 
 
 def _read(path: Path) -> ModelSpec:
     from trine.common.spec import check, load_mapping
-    from trine.workload.architecture.config_keys import is_config
+    from trine.workload.architecture.config_files import is_config
 
     if is_config(path):
         from trine.workload.architecture.huggingface import load_config
@@ -94,8 +87,12 @@ def _read(path: Path) -> ModelSpec:
         return plain_form(load_config(path))
     data = load_mapping(path)
     shapes = dict(data) if isinstance(data, Mapping) else {}
-    if "family" not in shapes and (foreign := foreign_file(read_text(path), "")) is not None:
-        raise SpecError(foreign, file=path)
+    if "family" not in shapes:
+        from trine.common.recognise import foreign_file
+
+        foreign = foreign_file(read_text(path), "")
+        if foreign is not None:
+            raise SpecError(foreign, file=path)
     if shapes.get("family") in (LAYERED, CONFIG):
         from trine.workload.architecture.files import read_bundled, read_layers
         from trine.workload.architecture.known_forms import plain_form
