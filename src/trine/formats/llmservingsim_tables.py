@@ -12,7 +12,7 @@ from trine.inference.deployment import step_timer
 from trine.inference.expert_times import ExpertLayer, experts_us
 from trine.inference.products import TOKENS, GpuTimes, gpu_times
 from trine.inference.shards import local_products
-from trine.inference.steps import Deployment, PromptChunk, StepTimer
+from trine.inference.steps import Deployment, PromptChunk
 from trine.workload.architecture.blocks import Attention, Mixer, Mixture, Mlp
 
 #: Bounds of the bundle: tokens and sequences of a step, contexts; expert-parallel degrees.
@@ -82,9 +82,7 @@ def _products(deployment: Deployment, block: Mixer | Mlp, names: tuple[str, str]
     for name, each in zip(names, products, strict=True):
         times = _gpu_times(deployment).product_us(each.outputs, each.inputs, each.dtype, each.weight_bytes)
         casts = precision.casts if each.dtype != "bfloat16" else 0
-        found[name] = step_timer(deployment).slowdown.products * times + casts * _moved(
-            deployment, 1.5 * _ACTIVATION * each.inputs
-        )
+        found[name] = times + casts * _moved(deployment, 1.5 * _ACTIVATION * each.inputs)
     return found
 
 
@@ -115,18 +113,13 @@ def attention_rows(deployment: Deployment, attention: Attention) -> Times:
         for count in _doubled(1, MAX_SEQUENCES) for context in _doubled(_SMALLEST, MAX_CONTEXT)
     ]  # fmt: skip
     chunks = [(0, 0.0, 0.0)] + [
-        (new, key, _prompt_us(timer, attention, PromptChunk(new, int(key - new / 2))))
+        (new, key, timer.prefill_us(attention, PromptChunk(new, int(key - new / 2))))
         for new in _doubled(_SMALLEST, MAX_TOKENS) for key in _key_lengths(new)
     ]  # fmt: skip
     for new, key, prefill_us in chunks:
         for count, context, decode_us in decodes:
             if (new or count) and new + count <= MAX_TOKENS:
                 yield "attention", new, key, count, context, 1, prefill_us + decode_us
-
-
-def _prompt_us(timer: StepTimer, attention: Attention, chunk: PromptChunk) -> float:
-    """Return the attention of a chunk that is alone in its step."""
-    return timer.slowdown.attention_at(chunk.new) * timer.prefill_us(attention, chunk)
 
 
 def older_attention(rows: Times) -> Times:
@@ -156,7 +149,6 @@ def expert_rows(deployment: Deployment, mixture: Mixture) -> Times:
             continue
         shape = (mixture.experts, mixture.top_k, hidden, mixture.ffn, mixture.gated, max(1, tp // ep), ep)
         measured = experts_us(ExpertLayer(*shape), deployment.gpu, deployment.engine.kernels, deployment.precision)
-        measured = measured * step_timer(deployment).slowdown.products
         ratio = measured / ExpertLayer(*shape).closed_form_us(TOKENS, deployment.gpu, deployment.precision)
         for activated in _doubled(max(1, mixture.top_k // ep), mixture.experts // ep):
             experts = ActivatedExperts(*shape, activated=activated)

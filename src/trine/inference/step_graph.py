@@ -124,9 +124,8 @@ class _LayerCurves:
         step, total = self._step, 0.0
         if step.decodes:
             total += self._timer.decode_us(mixer, step.decodes, step.context, 1 + step.drafts)
-        slowdown = self._timer.slowdown.attention_at(step.tokens)
         for chunk in step.chunks:
-            total += slowdown * self._timer.prefill_us(mixer, chunk)
+            total += self._timer.prefill_us(mixer, chunk)
         return total
 
 

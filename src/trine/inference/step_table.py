@@ -68,7 +68,6 @@ class StepTable:
         self._tokens_us: list[float] = timer.tokens_us().tolist()
         self._experts_us: list[float] = timer.all_experts_us().tolist()
         self._head_us: list[float] = timer.head_us().tolist()
-        self._attention_slowdown: list[float] = timer.slowdown.attention.tolist()
         self._attention = [(MixerTable(timer, mixer), count) for mixer, count in timer.mixers.items()]
 
     def us(self, batch: StepBatch) -> float:
@@ -76,12 +75,11 @@ class StepTable:
         tokens = self._layer_tokens(batch)
         gpu_us = self._at(self._tokens_us, tokens) + self._at(self._head_us, batch.rows)
         gpu_us += self._at(self._experts_us, min(tokens, batch.tokens + 1))
-        slowdown = self._at(self._attention_slowdown, batch.tokens) if len(batch.new) else 1.0
         for table, count in self._attention:
             if len(batch.contexts):
                 gpu_us += count * table.decode_us(batch.contexts)
             if len(batch.new):
-                gpu_us += count * slowdown * table.prefill_us(batch.new, batch.cached)
+                gpu_us += count * table.prefill_us(batch.new, batch.cached)
         return gpu_us + self.timer.host_us(len(batch.contexts), len(batch.new), gpu_us)
 
     def _layer_tokens(self, batch: StepBatch) -> float:
@@ -100,7 +98,6 @@ class StepTable:
         gpu_us = float(np.interp(tokens, TOKENS, timer.tokens_us()))
         gpu_us += float(np.interp(min(tokens, batch.tokens + 1), TOKENS, timer.all_experts_us()))
         gpu_us += float(np.interp(batch.rows, TOKENS, timer.head_us()))
-        slowdown = timer.slowdown.attention_at(batch.tokens)
         for mixer, count in timer.mixers.items():
             decodes = len(batch.contexts)
             each = 0.0
@@ -110,7 +107,7 @@ class StepTable:
                 if isinstance(mixer, Softmax):
                     each += timer.indexer_us(mixer, decodes, float(batch.contexts.mean()))
             for new, cached in zip(batch.new.tolist(), batch.cached.tolist(), strict=True):
-                each += slowdown * timer.prefill_us(mixer, PromptChunk(int(new), int(cached)))
+                each += timer.prefill_us(mixer, PromptChunk(int(new), int(cached)))
             gpu_us += count * each
         return gpu_us + timer.host_us(len(batch.contexts), len(batch.new), gpu_us)
 

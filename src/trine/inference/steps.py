@@ -25,7 +25,6 @@ from trine.inference.job import ServingLayout
 from trine.inference.precision import ServedPrecision
 from trine.inference.products import TOKENS, at_tokens, gpu_times
 from trine.inference.shards import LocalProduct, local_products
-from trine.inference.step_clock import NO_SLOWDOWN, StepWork, slowdown_of
 from trine.workload.architecture.blocks import (
     Attention,
     CompressedAttention,
@@ -123,11 +122,7 @@ class StepTimer:
         self.communication = communication or Communication(deployment.cluster, deployment.engine)
         self._layers = Counter(deployment.model.layers)
         self.mixers = Counter(layer.mixer for layer in deployment.model.layers if layer.mixer is not None)
-        self.slowdown = NO_SLOWDOWN
         self._curves = self._token_curves()
-        self.slowdown = slowdown_of(gpu, self._work())
-        for name in (GEMMS, EXPERTS):
-            self._curves[name] *= self.slowdown.products
         self._head = self._head_curve()
         self._kernels = self._kernel_count()
 
@@ -236,12 +231,11 @@ class StepTimer:
 
     def _attention_us(self, step: Step) -> float:
         total, chunks = 0.0, Counter(step.chunks)
-        slowdown = self.slowdown.attention_at(step.tokens) if chunks else 1.0
         for mixer, count in self.mixers.items():
             each = 0.0
             if step.decodes:
                 each += self.decode_us(mixer, step.decodes, step.context, 1 + step.drafts)
-            each += slowdown * sum(alike * self.prefill_us(mixer, chunk) for chunk, alike in chunks.items())
+            each += sum(alike * self.prefill_us(mixer, chunk) for chunk, alike in chunks.items())
             total += count * each
         return total
 
@@ -289,7 +283,7 @@ class StepTimer:
         return scores + self._times.moved_us(2 * sequences * keys * _LOGIT)
 
     def prefill_us(self, mixer: Mixer, chunk: PromptChunk) -> float:
-        """Return the attention of one layer for one chunk of a prompt, at the clock of the tables."""
+        """Return the attention of one layer for one chunk of a prompt."""
         tp, new, cached = self.deployment.layout.tp, chunk.new, chunk.cached
         if isinstance(mixer, Attention):
             window = mixer.window if mixer.indexer is None else mixer.indexer.top_k
@@ -328,26 +322,7 @@ class StepTimer:
         total = np.zeros(TOKENS.shape)
         for product in self._products(block):
             total += self._times.product_us(product.outputs, product.inputs, product.dtype, product.weight_bytes)
-        return total * self.slowdown.products
-
-    def _work(self) -> StepWork:
-        """Return the work of a step without its attention."""
-        deployment, flops, dtypes = self.deployment, 0.0, Counter[str]()
-        for layer, count in self._layers.items():
-            for block in (layer.mixer, layer.feed_forward, layer.beside):
-                for product in [] if block is None else self._products(block):
-                    flops += 2.0 * count * product.outputs * product.inputs
-                    dtypes[product.dtype] += count * product.outputs * product.inputs
-                if isinstance(block, Mixture):
-                    experts = self._expert_layer(block)
-                    per_gpu = experts.top_k / experts.ways_divided * deployment.layout.attention_dp
-                    flops += 2.0 * count * per_gpu * experts.elements
-                    dtypes[deployment.precision.products] += round(count * per_gpu * experts.elements)
-        others = [curve for name, curve in self._curves.items() if name not in (GEMMS, EXPERTS)]
-        return StepWork(
-            products_us=self._curves[GEMMS] + self._curves[EXPERTS], others_us=np.asarray(np.sum(others, axis=0)),
-            flops=flops * TOKENS, dtype=dtypes.most_common(1)[0][0],
-        )  # fmt: skip
+        return total
 
     def _products(self, block: Mixer | FeedForward) -> list[LocalProduct]:
         deployment = self.deployment
@@ -356,17 +331,13 @@ class StepTimer:
     def experts_us(self, mixture: Mixture) -> Float64:
         """Return the experts' time; the tokens of all attention replicas meet there."""
         deployment = self.deployment
-        layer = self._expert_layer(mixture)
-        curve = experts_us(layer, deployment.gpu, deployment.engine.kernels, deployment.precision)
-        total = np.array([at_tokens(tokens * deployment.layout.attention_dp, curve) for tokens in TOKENS])
-        return np.asarray(total * self.slowdown.products)
-
-    def _expert_layer(self, mixture: Mixture) -> ExpertLayer:
-        layout = self.deployment.layout
-        return ExpertLayer(
-            experts=mixture.experts, top_k=mixture.top_k, hidden=mixture.latent or self.deployment.model.hidden,
+        layout = deployment.layout
+        layer = ExpertLayer(
+            experts=mixture.experts, top_k=mixture.top_k, hidden=mixture.latent or deployment.model.hidden,
             ffn=mixture.ffn, gated=mixture.gated, ways_cut=layout.expert_tp, ways_divided=layout.ep,
         )  # fmt: skip
+        curve = experts_us(layer, deployment.gpu, deployment.engine.kernels, deployment.precision)
+        return np.array([at_tokens(tokens * layout.attention_dp, curve) for tokens in TOKENS])
 
     def _moved(self, bytes_per_token: float) -> Float64:
         """Return microseconds of a memory-bound kernel at each number of tokens."""
