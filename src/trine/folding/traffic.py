@@ -32,8 +32,7 @@ def link_bytes(
     carried = np.zeros(len(placement.link_bytes_per_s), np.int64)
     for pattern in job.patterns:
         for role, size in _bytes_by_role(pattern, step, repeats).items():
-            _, links = table.of_role(pattern, role)
-            np.add.at(carried, links, size)
+            np.add.at(carried, table.links_to(pattern, role), size)
     return carried
 
 
