@@ -65,14 +65,17 @@ def test_waits_of_the_first_and_last_round_grow_with_virtual_stages():
     nothing = dict.fromkeys((each.name for each in dataclasses.fields(LayerCosts)), 0)
     costs = LayerCosts(**{**nothing, "forward_within": 10, "backward_within": 20, "resident": {}, "rest": {}})
     messages = StageMessages(np.zeros(2, np.int64), np.zeros(2, np.int64))
-    use = NO_CORRECTION._replace(fill=-100.0, tail=1000.0, virtual_stages=2, layers=4)
+    use = NO_CORRECTION._replace(fill=-100.0, tail=1000.0, virtual_stages=2, fill_batches=4, layers=4)
     without = use._replace(fill=0.0)
 
-    def step(stages, correction):
-        return _step(layout._replace(virtual_stages=stages), 4, costs, [1.0] * 2 * stages, correction, messages)
+    def step(stages, correction, micro_batches=4):
+        return _step(
+            layout._replace(virtual_stages=stages), micro_batches, costs, [1.0] * 2 * stages, correction, messages
+        )
 
     assert step(2, use) == step(2, without)
     assert step(4, use) == step(4, without) - 100
     assert step(8, use) == step(8, without) - 300
+    assert step(8, use, 16) == step(8, without, 16) - 75
     one = without._replace(virtual_stages=4)
     assert step(2, one._replace(fill=-100.0)) == step(2, one)  # fewer virtual stages than the small jobs: no guess
