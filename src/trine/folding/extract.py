@@ -114,6 +114,20 @@ def _answer(call: GroupCall, num_ranks: int, algorithm: str | FlowPlan | None, s
     return ScheduledCall(schedule.algorithm, software_ps, local, schedule.timed_step, schedule.together)
 
 
+class ProgramCollectives(NamedTuple):
+    """The collectives of one program. numbers, tasks: int64[collectives], of each and of its entry.
+
+    calls: number -> call, of those with several ranks. keys: int64[calls], their numbers; kind_of: of each its place
+    among the distinct calls.
+    """
+
+    numbers: Int64
+    tasks: Int64
+    calls: dict[int, GroupCall]
+    keys: Int64
+    kind_of: Int64
+
+
 class _Kinds(NamedTuple):
     """Kinds of ranks within a program. of_rank: int64[ranks of the program], the combination number of each.
 
@@ -147,7 +161,8 @@ class Extraction:
         self.ranks_of = [np.flatnonzero(self.program_of == p) for p in range(len(job.programs))]
         self.keys: dict[tuple[str, tuple[int | str, ...]], int] = {}
         self.same_calls: dict[GroupCall, GroupCall] = {}
-        self.calls: list[dict[int, GroupCall]] = [self._calls(template) for template in self.templates]
+        self.collectives = [self._collectives_of(template) for template in self.templates]
+        self.calls: list[dict[int, GroupCall]] = [collectives.calls for collectives in self.collectives]
         self._check_agreement()
         self.plans: dict[GroupCall, CallPlan] = self._plans()
         self.messages: dict[tuple[str, tuple[int | str, ...]], int] = {}
@@ -158,15 +173,24 @@ class Extraction:
             for axis in _axes_of_shared_tags(template)
         }  # fmt: skip
 
-    def _calls(self, template: ProgramTemplate) -> dict[int, GroupCall]:
-        """Return collective number -> call of a program, in program order; a collective of one rank sends nothing."""
-        calls = {}
-        for _, step in template.collectives.values():
-            number = self.keys.setdefault((step.axis, step.key), len(self.keys))
-            if self.grid.size(step.axis) > 1:
+    def _collectives_of(self, template: ProgramTemplate) -> ProgramCollectives:
+        """Return the collectives of a program in their order; one of a single rank sends nothing, and is no call."""
+        keys, same_calls = self.keys, self.same_calls
+        calls: dict[int, GroupCall] = {}
+        numbers, tasks = [], []
+        sends = {axis: self.grid.size(axis) > 1 for axis in {step.axis for _, step in template.collectives.values()}}
+        for task, step in template.collectives.values():
+            number = keys.setdefault((step.axis, step.key), len(keys))
+            numbers.append(number)
+            tasks.append(task)
+            if sends[step.axis]:
                 call = call_of(step)
-                calls[number] = self.same_calls.setdefault(call, call)  # one object is faster to compare and look up
-        return calls
+                calls[number] = same_calls.setdefault(call, call)  # one object is faster to compare and look up
+        kinds = {call: kind for kind, call in enumerate(dict.fromkeys(calls.values()))}
+        kind_of = np.array([kinds[call] for call in calls.values()], np.int64)
+        return ProgramCollectives(
+            np.array(numbers, np.int64), np.array(tasks, np.int64), calls, np.array(list(calls), np.int64), kind_of
+        )
 
     def _check_agreement(self) -> None:
         for axis in dict.fromkeys(call.axis for calls in self.calls for call in calls.values()):
@@ -371,7 +395,7 @@ class _PatternBuilder:
         self.choices = choices
         self.messages = messages
         self.template = extraction.templates[program]
-        self.calls = extraction.calls[program]
+        self.collectives = extraction.collectives[program]
         self.edges = _EdgeList()
         self.peers: list[Int32] = []
         self.role_axes: list[str] = []
@@ -385,21 +409,22 @@ class _PatternBuilder:
         entered = np.full(num_keys, -1, np.int32)
         first_sent = np.full(num_keys, -1, np.int32)
         key_column = np.full(num_steps, -1, np.int32)
-        for task, step in template.collectives.values():
-            number = self.extraction.keys[step.axis, step.key]
-            entered[number] = task
-            key_column[task : task + 2] = number
-        num_sends = {call: self._sends(call).num_sends for call in self.choices}
-        counts = np.array([num_sends[call] for call in self.calls.values()], dtype=np.int64)
+        collectives, choices = self.collectives, self.choices
+        entered[collectives.numbers] = collectives.tasks
+        key_column[collectives.tasks] = collectives.numbers
+        key_column[collectives.tasks + 1] = collectives.numbers
+        num_sends = np.array([self._sends(call).num_sends for call in choices], np.int64)
+        counts = num_sends[collectives.kind_of]
         firsts = num_steps + np.cumsum(counts) - counts
         total = num_steps + int(counts.sum())
-        first_sent[list(self.calls)] = firsts
+        first_sent[collectives.keys] = firsts
         columns = _PatternColumns(template, total, key_column)
         self.edges.add(template.edges[0], SELF, TASK, template.edges[1])
-        self._collectives(columns, entered, dict(zip(self.calls, firsts.tolist(), strict=True)))
+        self._collectives(columns, entered, firsts)
         self._messages(columns)
         plans = self.extraction.plans
-        algorithms = {call: plans[call].answers[number].algorithm for call, (number, _) in self.choices.items()}
+        algorithms = [plans[call].answers[number].algorithm for call, (number, _) in choices.items()]
+        used = map(algorithms.__getitem__, collectives.kind_of.tolist())
         return Pattern(
             program=self.program,
             ranks=self.ranks,
@@ -421,7 +446,7 @@ class _PatternBuilder:
             key_axes=self.extraction.key_axes,
             together=tuple(self.together),
             pressure_ppm=columns.pressure_ppm,
-            algorithm_of={key: algorithms[call] for key, call in self.calls.items()},
+            algorithm_of=dict(zip(collectives.keys.tolist(), used, strict=True)),
         )
 
     def _sends(self, call: GroupCall) -> RankSends:
@@ -439,18 +464,19 @@ class _PatternBuilder:
 
     # -- collectives -----------------------------------------------------------------------------------------------
 
-    def _collectives(self, columns: _PatternColumns, entered: Int32, firsts: dict[int, int]) -> None:
-        """Add the sends of all collectives; a call's sends together, because only their numbers differ."""
-        keys_of: dict[GroupCall, list[int]] = {}
-        for key, call in self.calls.items():
-            keys_of.setdefault(call, []).append(key)
-        for call, call_keys in keys_of.items():
-            keys = np.array(call_keys, np.int64)
+    def _collectives(self, columns: _PatternColumns, entered: Int32, firsts: Int64) -> None:
+        """Add the sends of all collectives; a call's sends together, because only their numbers differ.
+
+        firsts: int64[calls], the first send of each.
+        """
+        for kind, call in enumerate(self.choices):
+            of_kind = np.flatnonzero(self.collectives.kind_of == kind)
+            keys = self.collectives.keys[of_kind]
             answer = self.extraction.plans[call].answers[self.choices[call][0]]
             site = _CollectiveSite(
                 keys=keys,
                 entry=entered[keys].astype(np.int64),
-                first=np.array([firsts[key] for key in call_keys], np.int64),
+                first=firsts[of_kind],
                 roles=np.array([SELF, *self._roles_of(call, answer)], np.int64),
                 sends=self._sends(call),
             )

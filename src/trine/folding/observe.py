@@ -280,15 +280,18 @@ class _Observer:
         """Return the label of each collective for a rank; the last entry stands for no collective and is -1."""
         numbers = np.full(len(self.job.keys) + 1, -1, np.int32)
         firsts: dict[str, int] = {}
+        known, found = self._labels, []
         for key in pattern.algorithm_of:
             axis = pattern.key_axes[key]
             if axis not in firsts:
                 firsts[axis] = int(self.job.grid.firsts(np.array([rank], np.int64), axis)[0])
             name = (key, firsts[axis])
-            if name not in self._labels:
-                self._labels[name] = len(self._collectives)
+            number = known.get(name)
+            if number is None:
+                number = known[name] = len(self._collectives)
                 self._collectives.append(self._label(pattern, firsts[axis], key))
-            numbers[key] = self._labels[name]
+            found.append(number)
+        numbers[list(pattern.algorithm_of)] = found
         return numbers
 
     def _label(self, pattern: Pattern, first: int, key: int) -> CollectiveLabel:

@@ -108,21 +108,25 @@ def collective_totals(
     def times(label: Label) -> int:
         return 1 if repeats is None or label.microbatch not in repeats.repeated else 1 + repeats.count
 
-    members: dict[tuple[str, int, int], int] = {}
+    num_ranks: dict[int, int] = {}  # of each program
     for pattern in job.patterns:
-        steps = job.templates[pattern.program].collectives
-        for key in pattern.algorithm_of:
-            axis, name = job.keys[key]
-            collective = steps[name][1]
+        num_ranks[pattern.program] = num_ranks.get(pattern.program, 0) + len(pattern.ranks)
+    of_axis: dict[tuple[str, int, str], int] = {}
+    for program, ranks in num_ranks.items():
+        for _, collective in job.templates[program].collectives.values():
             if step is None or collective.label.step == step:
-                kind = (collective.kind, collective.size_bytes, job.grid.size(axis))
-                members[kind] = members.get(kind, 0) + len(pattern.ranks) * times(collective.label)
-    totals = {kind: count // kind[2] for kind, count in members.items()}
-    for pattern in job.patterns:
-        for _, send in job.templates[pattern.program].sends:
+                name = (collective.kind, collective.size_bytes, collective.axis)
+                of_axis[name] = of_axis.get(name, 0) + ranks * times(collective.label)
+    members: dict[tuple[str, int, int], int] = {}
+    for (kind, size_bytes, axis), count in of_axis.items():
+        if (size := job.grid.size(axis)) > 1:  # one of a single rank sends nothing
+            members[kind, size_bytes, size] = members.get((kind, size_bytes, size), 0) + count
+    totals = {name: count // name[2] for name, count in members.items()}
+    for program, ranks in num_ranks.items():
+        for _, send in job.templates[program].sends:
             if step is None or send.label.step == step:
-                kind = ("send_recv", send.size_bytes, 2)
-                totals[kind] = totals.get(kind, 0) + len(pattern.ranks) * times(send.label)
+                messages = ("send_recv", send.size_bytes, 2)
+                totals[messages] = totals.get(messages, 0) + ranks * times(send.label)
     return totals
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +17,11 @@ SELDOM = frozenset({"workspaces"})
 #: Block numbers of stream n start at n times this; stream 0 runs the operators.
 BLOCKS_PER_STREAM = 2**40
 _MAX_STREAMS = 256
+Number = TypeVar("Number", int, npt.NDArray[np.int64])
 
 
-def stream_of(block: int) -> int:
-    """Return the number of the stream that allocates ``block``."""
+def stream_of(block: Number) -> Number:
+    """Return the number of the stream that allocates ``block``, or each of an array of blocks."""
     return block // BLOCKS_PER_STREAM % _MAX_STREAMS
 
 

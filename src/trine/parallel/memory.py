@@ -7,15 +7,17 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
+from trine.common.kept import keep
 from trine.compute import kind_of
 from trine.graph.memory import BLOCKS_PER_STREAM, MEMORY_CATEGORIES
 from trine.graph.program import MemoryChange
-from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator
+from trine.graph.workload import BACKWARD, FORWARD, OPTIMIZER, Operator, Workload
 from trine.parallel.chunks import OperatorRun
 from trine.parallel.job import JobContext
 from trine.parallel.program_parts import new_tuple
 from trine.parallel.saved import Extras, Logits
 from trine.parallel.stages import Crossing, OwnedWeight
+from trine.parallel.workload_facts import lasting_storages, operators_by_id, storage_of_tensors, tensors_of_role
 from trine.parallel.writer import ProgramWriter
 
 #: Forward operators of these kinds keep their inputs until their backward operator has run.
@@ -55,6 +57,64 @@ class GradientFacts(NamedTuple):
     is_fused: bool
 
 
+@keep
+def touches_of_optimizer(workload: Workload) -> dict[RunKey, Touch]:
+    """Return the allocations and frees of each operator of the optimizer phase, the same in all stages.
+
+    Without the weights and their gradients and states, which no operator allocates or frees. Operators of each
+    micro-batch may free whatever it holds.
+    """
+    runs = [OperatorRun(op) for op in workload.operators if op.phase == OPTIMIZER]
+    allocated: dict[int, None] = {}
+    last_use: dict[int, int] = {}
+    allocates = []
+    for i, run in enumerate(runs):
+        rows, touched = _made_by_optimizer(workload, run.op)
+        allocates.append(rows)
+        allocated.update(dict.fromkeys(storage for storage, _, _ in rows))
+        last_use.update(dict.fromkeys(touched, i))
+    lasting = lasting_storages(workload)
+    frees: list[list[int]] = [[] for _ in runs]
+    for storage, i in last_use.items():
+        is_each = runs[i].op.attributes.get("when") == "micro-batch"
+        if is_each or storage in allocated or storage not in lasting:
+            frees[i].append(storage)
+    return {
+        run.key: Touch(rows, tuple(freed)) for run, rows, freed in zip(runs, allocates, frees, strict=True)
+    }  # fmt: skip
+
+
+def _made_by_optimizer(workload: Workload, op: Operator) -> tuple[tuple[tuple[int, int, int], ...], dict[int, None]]:
+    """Return the storages that an optimizer operator makes, as in :class:`Touch`, and all that it touches."""
+    storage_of, made = storage_of_tensors(workload), dict[int, tuple[int, int, int]]()
+    read = dict.fromkeys([storage_of[t] for t in op.inputs])
+    for tensor_id in op.outputs:
+        storage = storage_of[tensor_id]
+        if storage not in read and workload.tensors[tensor_id].size_bytes:
+            made.setdefault(storage, (storage, tensor_id, CATEGORY["activations"]))
+    return tuple(made.values()), read | dict.fromkeys([storage_of[t] for t in op.outputs])
+
+
+@keep
+def optimizer_state_bytes(workload: Workload, optimizer: tuple[int, ...]) -> int:
+    """Return the bytes of the whole state of these operators (ids); a state written before it is read is temporary."""
+    storage_of, operators = storage_of_tensors(workload), operators_by_id(workload)
+    read, written_first = dict[int, None](), dict[int, bool]()
+    for number in optimizer:
+        op = operators[number]
+        inputs = [storage_of[t] for t in op.inputs]
+        read.update(dict.fromkeys(inputs))
+        for storage in inputs:
+            written_first.setdefault(storage, False)
+        for tensor in op.outputs:
+            written_first.setdefault(storage_of[tensor], True)
+    state = {}
+    for each in tensors_of_role(workload).get("optimizer_state", ()):
+        if each.storage in read and not written_first[each.storage]:
+            state[each.storage] = each.size_bytes
+    return sum(state.values())
+
+
 class StageMemory:
     """Memory changes of a rank's operators, per storage and micro-batch.
 
@@ -92,8 +152,7 @@ class StageMemory:
         self._extras = Extras(context, forward.values())
         self._logits = Logits(context, forward.values())
         self._touches = [self._touches_of(order) for order in orders]
-        optimizer = [OperatorRun(op) for op in context.workload.operators if op.phase == OPTIMIZER]
-        self._optimizer_touches = self._touches_of(optimizer)
+        self._optimizer_touches = touches_of_optimizer(context.workload)
         touched = []
         for order in orders:
             touched.append(set(self._storages(run.op.inputs for run in order)))
@@ -167,17 +226,15 @@ class StageMemory:
 
         read, written: storages of the run's inputs and outputs.
         """
-        is_optimizer = run.op.phase == OPTIMIZER
         allocated: dict[int, tuple[int, int, int]] = {}
         for tensor_id in (*run.op.inputs, *self._outputs(run)):
             tensor = self._tensors[tensor_id]
             storage = tensor.storage
             if storage in allocated or not tensor.size_bytes or storage in self._logits.in_place:
                 continue
-            is_new = storage in written and storage not in read
-            if tensor.role == "input" and not is_optimizer:
+            if tensor.role == "input":
                 allocated[storage] = (storage, tensor_id, CATEGORY["inputs"])
-            elif is_new and (tensor.role == "activation" or is_optimizer):
+            elif tensor.role == "activation" and storage in written and storage not in read:
                 allocated[storage] = (storage, tensor_id, CATEGORY["activations"])
         return tuple(allocated.values())
 
@@ -399,23 +456,12 @@ class StageMemory:
         context = self._context
         fixed = context.tensors_of_role.get("buffer", ()), context.tensors_of_role.get("table", ())
         buffers = {t.storage: t.size_bytes for group in fixed for t in group if t.storage in self._reads}
-        inputs = self._storages(op.inputs for op in optimizer)
-        written_first: dict[int, bool] = {}  # written before it is read: a temporary of the optimizer
-        for op in optimizer:
-            for storage in self._storages_of(op.inputs):
-                written_first.setdefault(storage, False)
-            for storage in self._storages_of(op.outputs):
-                written_first.setdefault(storage, True)
-        state = {
-            t.storage: t.size_bytes
-            for t in context.tensors_of_role.get("optimizer_state", ())
-            if t.storage in inputs and not written_first.get(t.storage, False)
-        }
+        state_bytes = optimizer_state_bytes(context.workload, tuple(op.id for op in optimizer))
         sizes = dict.fromkeys(MEMORY_CATEGORIES, 0)
         copies = context.cast_copies
         cast_bytes = sum(int(context.local_bytes[w.weight] * copies.get(w.weight, 0.0)) for w in weights)
         sizes["weights"] = sum(context.local_bytes[w.weight] for w in weights) + cast_bytes + sum(buffers.values())
-        sizes["optimizer_state"] = int(sum(state.values()) * context.optimizer_share(self._stage))
+        sizes["optimizer_state"] = int(state_bytes * context.optimizer_share(self._stage))
         sizes["buckets"] = bucket_bytes
         sizes["gradients"] = sum(self._lasting.values())
         extras = self._extras

@@ -61,13 +61,20 @@ class PassCopy:
         return [*range(self.first, self.first + len(self)), *reversed(self.outside)]
 
     @cached_property
-    def _labels(self) -> list[Label]:
-        labels = []
-        for label in self.source.labels:
+    def _known_labels(self) -> dict[int, Label]:
+        """The labels of the pass by index in the source's ``labels``, made when first used."""
+        return {}
+
+    def _label(self, index: int) -> Label:
+        """Return the label of the step with this index in the pass."""
+        number = self.source.label_of[index]
+        label = self._known_labels.get(number)
+        if label is None:
+            label = self.source.labels[number]
             if label.microbatch >= 0:
                 label = Label(label.phase, label.operator, label.layer, label.stage, self.microbatch, label.step)
-            labels.append(label)
-        return labels
+            self._known_labels[number] = label
+        return label
 
     def number(self, code: int) -> int:
         """Return the number in the program of a step of the pass, or of a step that it begins after."""
@@ -75,14 +82,14 @@ class PassCopy:
 
     def collectives(self, indices: Iterable[int]) -> Iterator[Collective]:
         """Yield the collectives with these indices in the pass, but with the ``after`` of the written pass."""
-        source, labels, microbatch = self.source, self._labels, self.microbatch
-        steps, places, label_of = source.steps, source.key_places, source.label_of
+        microbatch, label_of = self.microbatch, self._label
+        steps, places = self.source.steps, self.source.key_places
         for index in indices:
             step, at = steps[index], places[index]
             assert isinstance(step, Collective)
             key = (*step.key[:at], microbatch, *step.key[at + 1 :])
             call = step.kind, step.axis, key, step.size_bytes, step.root, step.algorithm
-            yield new_tuple(Collective, (*call, step.after, labels[label_of[index]], step.queue, step.pressure_ppm))
+            yield new_tuple(Collective, (*call, step.after, label_of(index), step.queue, step.pressure_ppm))
 
     def steps(self) -> list[Step]:
         """Return all steps."""
@@ -93,7 +100,7 @@ class PassCopy:
         source, numbers = self.source, self._numbers
         step, at = source.steps[index], source.key_places[index]
         after = tuple([numbers[code] for code in source.codes[index]])
-        label = self._labels[source.label_of[index]]
+        label = self._label(index)
         if isinstance(step, Compute):
             return new_tuple(Compute, (step.stream, step.duration_ps, after, label))
         if isinstance(step, Collective):

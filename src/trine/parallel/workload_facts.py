@@ -47,6 +47,20 @@ def tensors_of_role(workload: Workload) -> dict[str, list[Tensor]]:
     return tensors
 
 
+#: Roles of tensors that last beyond a micro-batch, outside what its operators allocate and free.
+LASTING_ROLES = ("weight", "gradient", "optimizer_state")
+
+
+@keep
+def lasting_storages(workload: Workload) -> set[int]:
+    """Return the storages of weights, gradients and optimizer states that no other tensor shares."""
+    lasting: set[int] = set()
+    others: set[int] = set()
+    for tensor in workload.tensors.values():
+        (lasting if tensor.role in LASTING_ROLES else others).add(tensor.storage)
+    return lasting - others
+
+
 @keep
 def gradient_of_weights(workload: Workload) -> dict[int, int]:
     """Return weight -> gradient, as tensor ids."""

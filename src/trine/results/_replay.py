@@ -236,7 +236,7 @@ def changes_of(
     """Return the changes of a program, with its blocks numbered from 0, and the number of blocks."""
     numbers, dense = np.unique(np.append(block, -1), return_inverse=True)  # the first number is -1: of no block
     number = dense.ravel()[:-1].astype(np.int64) - 1
-    streams = np.array([stream_of(block) for block in numbers[1:].tolist()] + [0])
+    streams = np.append(stream_of(numbers[1:]), 0)
     stream = np.unique(streams, return_inverse=True)[1].ravel().astype(np.int64)
     when = np.zeros(len(size), np.int64) if times is None else times
     return Changes(np.ascontiguousarray(size, np.int64), number, stream[number], when), len(numbers) - 1
