@@ -1,6 +1,6 @@
 """Print the CPU time of searches, of the screen's estimates of up to 10,000 layouts, and of single layouts.
 
-    python benchmarks/bench_plan.py [--only 70b|405b|screen|layouts]
+    python benchmarks/bench_plan.py [--only 70b|405b|deepseek|screen|layouts]
 
 Each figure of a search is the CPU time of a whole process with its children (``trine plan`` with one worker), so it
 holds start, probes, small simulations and simulations of the best layouts. A machine with other work takes more CPU
@@ -25,6 +25,7 @@ from trine.results.text import aligned
 SEARCHES = {
     "70b": ("llama-2-70b --gpus 256 --cluster dgx-h100 --global-batch 1024", 12),
     "405b": ("llama-3-405b --gpus 576 --cluster dgx-h100 --global-batch 252", 30),
+    "deepseek": ("deepseek-v3 --gpus 2048 --precision fp8", 30),
 }
 #: Layouts that the screen estimates, and the goal in CPU seconds.
 LAYOUTS, SCREEN_GOAL = 10_000, 20
