@@ -27,15 +27,39 @@ class WordPlace(NamedTuple):
 
 
 def find_word(word: str, pages: Mapping[str, Path]) -> list[WordPlace]:
-    """Return the places about a word: terms of the glossary, options, headings, then first cells of tables."""
-    pattern = re.compile(rf"(?<![A-Za-z0-9]){re.escape(word.lower().lstrip('-'))}", re.I)
+    """Return the places about a word: terms of the glossary, options, headings, then first cells of tables.
+
+    Headings seldom have abbreviations: those about the full term of the glossary, or its noun, stand for them.
+    """
+    pattern = _start_of(word)
     texts = {name: _CODE.sub("", read_text(path)) for name, path in pages.items()}
-    found = [*_terms(texts.get("glossary", ""), pattern), *_options(pattern)]
-    for kind, mark in (("Pages", _HEADING), ("Tables", _CELL)):
-        for name, text in texts.items():
-            lines = (_plain(match[match.lastindex or 0]) for match in mark.finditer(text))
-            found += [WordPlace(kind, name, line) for line in dict.fromkeys(lines) if pattern.search(line)]
+    glossary = texts.get("glossary", "")
+    headings = _lines("Pages", texts, _HEADING, pattern)
+    for term in _spelled_out(glossary, word):
+        headings = headings or _lines("Pages", texts, _HEADING, _start_of(term))
+    return [*_terms(glossary, pattern), *_options(pattern), *headings, *_lines("Tables", texts, _CELL, pattern)]
+
+
+def _start_of(word: str) -> re.Pattern[str]:
+    """Return the pattern of words that begin so."""
+    return re.compile(rf"(?<![A-Za-z0-9]){re.escape(word.lower().lstrip('-'))}", re.I)
+
+
+def _lines(kind: str, texts: Mapping[str, str], mark: re.Pattern[str], pattern: re.Pattern[str]) -> list[WordPlace]:
+    """Return the marked lines of all pages (headings, or first cells of tables) that match, each once a page."""
+    found = []
+    for name, text in texts.items():
+        lines = (_plain(match[match.lastindex or 0]) for match in mark.finditer(text))
+        found += [WordPlace(kind, name, line) for line in dict.fromkeys(lines) if pattern.search(line)]
     return found
+
+
+def _spelled_out(glossary: str, abbreviation: str) -> list[str]:
+    """Return the term behind an abbreviation of the glossary, then its noun in the singular; empty without one."""
+    found = re.search(rf"\*\*([^*(]+) \({re.escape(abbreviation)}\)", glossary, re.I)
+    if found is None:
+        return []
+    return [found[1], found[1].split()[-1].removesuffix("s")]
 
 
 def known_words(pages: Mapping[str, Path]) -> set[str]:

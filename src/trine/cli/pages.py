@@ -23,21 +23,24 @@ _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
 
 def help_page(
-    topic: Annotated[
-        str | None,
+    words: Annotated[
+        list[str] | None,
         argument(
-            "Page, such as memory or formats/cluster, or a word; lists the pages if missing.", values=lambda: _pages()
+            "Page, such as memory or formats/cluster, or words; lists the pages if missing.",
+            values=lambda: _pages(),
+            metavar="[TOPIC]",
         ),
     ] = None,
 ) -> None:
-    """Print a page of the documentation, or the places that are about a word.
+    """Print a page of the documentation, or the places that are about a word or several.
 
     Example: trine help answer
     """
     pages = _pages()
-    if topic is None:
+    if not words:
         show("\n".join(_listed(pages)), None)
         return
+    topic = " ".join(words)
     name = topic.lower().removeprefix("docs/").removesuffix(".md")
     page = pages.get(name) or next((path for key, path in pages.items() if key.endswith(f"/{name}")), None)
     if page is None:
@@ -46,8 +49,8 @@ def help_page(
         if found := find_word(topic, pages):
             show(answer(topic, found), None)
             return
-        words = {*pages, *(path.stem for path in pages.values()), *known_words(pages)}
-        raise InputError(f"no page {topic!r:.60}{nearest(name, words, is_listed=True) or PAGES_LISTED}")
+        known = {*pages, *(path.stem for path in pages.values()), *known_words(pages)}
+        raise InputError(f"no page {topic!r:.60}{nearest(name, known, is_listed=True) or PAGES_LISTED}")
     text = _LINK.sub(_as_topic, _COMMENT.sub("", read_text(page))).rstrip()
     same_names = [key for key in pages if key.endswith(f"/{page.stem}") and pages[key] != page]
     if same_names and "/" not in name:

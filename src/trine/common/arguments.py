@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, Field, field, fields, replace
+from dataclasses import MISSING, Field, field, fields, is_dataclass, replace
 from typing import Any, TypeVar, cast
 
 from trine.errors import InputError, nearest
@@ -25,6 +26,9 @@ SYNONYMS = {
     "tensor_parallel": "tp", "pipeline_parallel": "pp", "batch_size": "batch", "micro_batch_size": "micro_batch",
     "global_batch_size": "global_batch", "activation_checkpointing": "recompute",
 }  # fmt: skip
+
+#: Arguments of another function whose result a function takes: argument -> the parameter, and the call.
+ELSEWHERE = {"nodes": ("cluster", 'cluster=load_cluster("dgx-h100", nodes=2)')}
 
 
 class ArgumentError(InputError, TypeError):
@@ -103,7 +107,22 @@ def _unknown(name: str, word: str, names: list[str]) -> ArgumentError:
     hint = f"; it is called {new_name!r} now" if new_name in names else nearest(word, names)
     if synonym in names:
         hint = f"; trine calls it {synonym!r}"
+    parameter, call = ELSEWHERE.get(word, ("", ""))
+    if parameter in names:
+        hint = f"; the {parameter} has it: {call}"
     return ArgumentError(f"{name} has no argument {word!r}{hint}")
+
+
+def _part_with(function: Any, word: str) -> ArgumentError | None:
+    """Return the error for the field of a parameter's dataclass, given to the function itself: ``tp`` of a plan."""
+    names = inspect.unwrap(function).__globals__
+    for parameter in inspect.signature(function).parameters.values():
+        for kind in re.findall(r"\w+", str(parameter.annotation)):
+            part = names.get(kind)
+            if is_dataclass(part) and any(each.name == word for each in fields(part)):
+                text = f"has no argument {word!r}; it is a field of {kind}: {parameter.name}={kind}({word}=...)"
+                return ArgumentError(f"{function.__name__} {text}")
+    return None
 
 
 def _check_call(function: Any, name: str, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
@@ -137,6 +156,9 @@ def takes(kind: type[Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
             own_values = {each.name: values.pop(each.name) for each in own_parameters if each.name in values}
             for word in values:
                 if word not in defaults:
+                    part = _part_with(function, word)
+                    if part is not None:
+                        raise part
                     raise _unknown(function.__name__, word, [*(each.name for each in own_parameters), *defaults])
             if options is None:
                 _check_own(signature, own_parameters, args, own_values, function.__name__)

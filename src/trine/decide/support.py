@@ -56,12 +56,16 @@ _MEASURED = PRESETS / "measured"
 KINDS = ("models", "gpus", "clusters", "software", "precisions")
 _TITLES = {"gpus": "GPUs", "software": "software profiles"}
 _NEXT = {
-    "models": "trine train model:{name} --gpus 8 --parallel ddp --cluster dgx-h100",
     "gpus": "trine train WORKLOAD --gpu {name}; trine cluster list",
     "clusters": "trine cluster show {name}",
     "software": "trine software show {name}",
     "precisions": "trine trace models (a model's dtype: model:NAME,dtype=...)",
 }
+#: Bytes of weights, gradients and Adam's states of a parameter in mixed precision, and the share of a GPU's memory that
+#: the suggested command leaves to them. Source: Rajbhandari et al., ZeRO (SC 2020), section 3.1; float32 gradients.
+_STATE_BYTES = 18
+_STATES_SHARE = 0.5
+_NODE_GPUS = 8
 #: Published steps, and their columns that make a model's shape.
 _STEPS = "training/steps.csv.gz"
 _SHAPE = ("layers", "hidden", "heads", "ffn")
@@ -127,7 +131,8 @@ class Support(Report):
     def details(self) -> str:
         """Return all things, by kind."""
         if self.name is not None:
-            known = [line for each in self.entries for line in _one(each)]
+            parameters = 0 if self.counts is None else self.counts.parameters
+            known = [line for each in self.entries for line in _one(each, parameters)]
             return "\n".join(known if self.counts is None else [*known, *_counted(self.counts)])
         lines: list[str] = []
         for kind in KINDS:
@@ -202,11 +207,26 @@ def _counted(counts: ModelCounts) -> list[str]:
     return [*lines, *(f"  {line}" for line in columns(rows))]
 
 
-def _one(entry: Supported) -> list[str]:
+def _one(entry: Supported, parameters: int) -> list[str]:
+    """Return the lines on one thing. parameters: of a model; 0: unknown, or not a model."""
     facts = (("kind", _TITLES.get(entry.kind, entry.kind)), ("facts", entry.facts), ("evidence", entry.evidence),
              ("rows", f"{entry.rows:,} published measurements to compare with"), ("basis", entry.words),
-             ("next", _NEXT[entry.kind].format(name=entry.name)))  # fmt: skip
+             ("next", _next(entry, parameters)))  # fmt: skip
     return [entry.name, *(line for label, text in facts for line in wrapped_at(label, text, 11))]
+
+
+def _next(entry: Supported, parameters: int) -> str:
+    """Return a command that works with this thing: a model that one GPU cannot hold needs a layout of several nodes."""
+    if entry.kind != "models":
+        return _NEXT[entry.kind].format(name=entry.name)
+    each_bytes = load_gpu("h100-sxm").memory_bytes * _STATES_SHARE
+    needed = parameters * _STATE_BYTES / each_bytes
+    if needed <= 1:
+        return f"trine train model:{entry.name} --gpus {_NODE_GPUS} --parallel ddp --cluster dgx-h100"
+    gpus = _NODE_GPUS
+    while gpus < needed:
+        gpus *= 2
+    return f"trine plan {entry.name} --gpus {gpus} --global-batch {2 * gpus} --cluster dgx-h100"
 
 
 @cache

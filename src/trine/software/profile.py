@@ -72,7 +72,8 @@ class OperatorStyle(Spec):
     one. expert_padding: with a precision, the tokens of each expert are ``copied`` to a multiple of its block,
     and back after the experts. expert_biases: an operator adds the biases of all experts after each GEMM
     (``added``), or that of the up projection is part of the activation, and that of the down projection is
-    weighted and added expert by expert in float32 (``looped``).
+    weighted and added expert by expert in float32 (``looped``). vocabulary_multiple: the vocabulary is padded to a
+    multiple of it; tensor parallelism pads further.
     """
 
     attention: Literal["flash", "unfused"] = "flash"
@@ -97,6 +98,7 @@ class OperatorStyle(Spec):
     expert_sorts: Literal["none", "copied"] = "none"
     expert_padding: Literal["none", "copied"] = "none"
     expert_biases: Literal["added", "looped"] = "added"
+    vocabulary_multiple: Annotated[int, Field(ge=1, le=65536)] = 1
     kernels: dict[str, Pair] = Field(default_factory=dict)
     passes: dict[str, Pair] = Field(default_factory=dict)
 

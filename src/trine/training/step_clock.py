@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trine.compute.clock import ClockedTimes, PowerCap, StepClock, power_cap, step_clock
 from trine.compute.power import Bounds
 from trine.compute.power_curve import uses_step_clock
+from trine.compute.roofline import TABLES
 from trine.errors import InputError
 from trine.parallel.plan import Plan
 from trine.training.options import SimulateOptions
@@ -59,8 +60,19 @@ def at_step_clock(
             known[key] = ClockedTimes(model, Bounds(each, spec), clock), clock
             if clock.is_table:
                 clocks.append(clock)
+            _forget_whole_model(model)
         models.append(known[key][0])
     return AtStepClock(replace(gpus, models=tuple(models)), cap, tuple(clocks))
+
+
+def _forget_whole_model(model: ComputeModel) -> None:
+    """Drop a table's notes on the operators of the whole model, which decide the power: a job may split them."""
+    if model.name != TABLES:
+        return
+    from trine.compute.tables.times import TableTimes
+
+    if isinstance(model, TableTimes):
+        model.forget_notes()
 
 
 def _cap_of(

@@ -94,3 +94,14 @@ def test_a_word_typed_nearly_right_is_found_among_terms_and_options(topic, hint)
 def test_the_wheel_carries_the_pages():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"] == {"docs": "trine/docs"}
+
+
+def test_an_abbreviation_finds_the_headings_of_its_term():
+    answer = ask("moe").output
+    assert "guides/parallelism: Expert parallelism\n" in answer
+    assert answer.rstrip().endswith("next: trine help guides/parallelism")
+
+
+def test_several_words_are_one_search():
+    assert "mixture of experts (MoE): " in ask("mixture", "of", "experts").output
+    assert ask("expert", "paralelism").exit_code == 2

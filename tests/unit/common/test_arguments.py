@@ -36,6 +36,14 @@ KINDS = (
             lambda: trine.simulate("vgg13-h100-b128", clutser=2),
             "simulate has no argument 'clutser'; did you mean 'clus",
         ),
+        (
+            lambda: trine.simulate("vgg13-h100-b128", dp=2),
+            "simulate has no argument 'dp'; it is a field of Plan: plan=Plan(dp=...)",
+        ),
+        (
+            lambda: trine.simulate("vgg13-h100-b128", nodes=2),
+            "simulate has no argument 'nodes'; the cluster has it: cluster=load_cluster(",
+        ),
         (lambda: trine.simulate(), "simulate: missing a required argument: 'workload'"),
         (lambda: trine.Plan(2), "Plan: too many positional arguments"),
     ],

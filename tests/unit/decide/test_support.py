@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from trine import InputError, support
+from trine.cli.application import parses
 from trine.cluster.presets import known_clusters, known_gpus
 from trine.decide.support import KINDS
 from trine.software import known_software
@@ -56,6 +59,27 @@ def test_one_thing(name: str, kind: str, words: str) -> None:
     assert [each.kind for each in answer.entries] == [kind]
     assert words in answer.entries[0].words
     assert answer.entries[0].name in answer.summary()
+
+
+@pytest.mark.parametrize(("name", "command", "gpus"), [
+    ("resnet50", "trine train model:resnet50", 8),
+    ("llama-3-8b", "trine plan llama-3-8b", 8),
+    ("mixtral-8x7b", "trine plan mixtral-8x7b", 32),
+    ("deepseek-v3", "trine plan deepseek-v3", 512),
+])  # fmt: skip
+def test_the_suggested_machine_holds_the_states_of_the_model(name: str, command: str, gpus: int) -> None:
+    text = " ".join(support(name).details().split())
+    assert f"next {command} --gpus {gpus} " in text
+    parameters = support(name).document()["parameters"] or 0
+    assert 18 * parameters < gpus * 80 * 2**30
+    assert_parses(text)
+
+
+def assert_parses(text: str) -> None:
+    """Assert that the command line accepts the options of a suggested command."""
+    found = re.search(r"next (trine (?:plan|train) \S+(?: --[a-z-]+ [a-z0-9-]+)+)", text)
+    assert found is not None
+    assert parses(found[1].split()[1:]), found[1]
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:

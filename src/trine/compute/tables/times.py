@@ -361,6 +361,12 @@ class TableTimes:
             duration = self._known[key] = timed.duration
         return duration
 
+    def forget_notes(self) -> None:
+        """Begin the notes on sizes anew: so far, times were of whole operators, as for a step's power."""
+        self._known.clear()
+        self._uneven.clear()
+        self._slow_rows.clear()
+
     def _note(self, timed: _Timed) -> None:
         """Remember what the notes of this job say of a time."""
         if timed.source:

@@ -24,6 +24,7 @@ from trine.software.profile import NO_SOFTWARE, OperatorStyle, Software, load_so
 from trine.workload.synthesis.adapters import Adapters, parse_adapters
 from trine.workload.synthesis.graph import Graph
 from trine.workload.synthesis.model_files import check_transformer, load_model
+from trine.workload.synthesis.padding import padding_words, with_padded_vocabulary
 from trine.workload.synthesis.spec import Bert, ConvNet, Convolutional, EncoderDecoder, ModelSpec, Stacked, Transformer
 from trine.workload.synthesis.times import FITTED, TIMES, with_roofline_times, with_table_times
 from trine.workload.synthesis.transformer import transformer
@@ -272,9 +273,12 @@ def _untimed(spec: ModelSpec, options: Synthesis, software: Software | None) -> 
     spec, software = _variant(spec, options), _with_dropout(options, software)
     if isinstance(spec, ConvNet):
         return spec, _convnet_workload(spec, options, software)
-    if isinstance(spec, Stacked):
-        return spec, _transformer_workload(spec, options, software)
-    return spec, _layered_workload(spec, options, software)
+    padded = with_padded_vocabulary(spec, software)
+    if isinstance(padded, Stacked):
+        workload = _transformer_workload(padded, options, software)
+    else:
+        workload = _layered_workload(padded, options, software)
+    return spec, replace(workload, assumptions=(*workload.assumptions, *padding_words(spec, software)))
 
 
 def _variant(spec: ModelSpec, asked: Synthesis) -> ModelSpec:
