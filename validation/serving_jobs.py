@@ -75,6 +75,9 @@ def _settings(row: ServingRow, requests: int) -> dict[str, Any]:
         if "least_batched_tokens" in entry:
             fitted = (row.isl + requests + 127) // 64 * 64
             settings["max_batched_tokens"] = max(entry["least_batched_tokens"], fitted)
+        if "beside_prompt" in entry:
+            beside = entry["beside_prompt"]
+            settings["max_batched_tokens"] = row.isl + beside["tokens"] + requests * beside["per_request"]
     return settings
 
 

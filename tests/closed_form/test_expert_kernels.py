@@ -61,9 +61,9 @@ def test_a_fused_grouped_mlp_saves_activation_and_casts() -> None:
     assert same[0] == same[1]
 
 
-@pytest.mark.parametrize(("precision", "casts"), [(None, 0), ("mxfp8", 4), ("fp8-current", 8)])
+@pytest.mark.parametrize(("precision", "casts"), [(None, 0), ("mxfp8", 4), ("fp8-current", 16)])
 def test_casts_of_experts_are_launched_one_by_one(precision: str | None, casts: int) -> None:
-    """Transformer Engine's split_quantize: each input and gradient of the two GEMMs, one or two kernels an expert."""
+    """Transformer Engine's split_quantize: each input and gradient of the two GEMMs, one or four kernels an expert."""
     workload = mixture(CORE, precision)
     launches = software_launches(workload, CORE).launches()
     pairs = list(zip(workload.operators, launches, strict=True))

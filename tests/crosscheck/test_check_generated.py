@@ -43,13 +43,12 @@ def test_noise_is_of_published_repeats(generated: ModuleType) -> None:
 def test_verdicts_of_generated_logs(generated: ModuleType, tmp_path: Path) -> None:
     """The targets are of 200 logs: false alarms 5 %, causes 90 %, undecided 10 %. 60 logs hold 21 faults.
 
-    200 logs of the seeds 36 and 5 name the right cause for 91.0 and 92.5 %; of these 21 faults for 81 %: four with half
-    the NICs get another cause.
+    200 logs of the seeds 36, 5, 20261 and 20262 name the right cause for 98.5, 95.5, 92.5 and 94.0 %.
     """
     tally = generated.run(60, 4, tmp_path)
     print("\n".join(generated.lines(tally)))
     assert tally.false_alarms <= 0.05
-    assert tally.found >= 0.75
+    assert tally.found >= 0.90
     assert tally.undecided <= 0.10
     assert tally.said["truncated"]["incomplete"] == sum(tally.said["truncated"].values())
     assert tally.said["one size"]["model does not fit"] == 0

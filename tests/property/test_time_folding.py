@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,9 @@ import trine
 from trine.cluster import load_cluster
 from trine.cluster.select import slow_down
 from trine.errors import TrineError
-from trine.folding import stages
-from trine.folding.lists import Times
-from trine.folding.period import MAX_TRIED, _EachRank, _Sorted, _Stretch, _stretches, _with_rank, first_counts
+from trine.folding import shifts, stages
+from trine.folding.lists import Times, Track, tracks_of
+from trine.folding.period import MAX_TRIED, _SomeRanks, _Sorted, _Stretch, _stretches, _with_rank, first_counts
 from trine.folding.shifts import TasksByStart
 from trine.graph.taskgraph import Records
 from trine.results import Result
@@ -145,7 +146,7 @@ def test_a_look_at_single_ranks_changes_no_repetition(seed: int, monkeypatch: py
     if case is None:
         return
     quick = case.run(fold="exact")
-    monkeypatch.setattr(_EachRank, "may_repeat", lambda *_: True)
+    monkeypatch.setattr(_SomeRanks, "may_repeat", lambda *_: True)
     assert case.run(fold="exact").repeats == quick.repeats
 
 
@@ -246,3 +247,44 @@ def test_stretched_times_keep_order_and_count_each_repetition() -> None:
     shown = repeats.shown(repeats.stretched(records))
     assert shown.start_ps.tolist() == [5, 11, 13, 14 + 12, 22 + 12, 30 + 27]
     assert (shown.end_ps - shown.start_ps == 3).all()
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_early"),
+    [
+        ({"dp": 8, "pp": 2, "schedule": "1f1b", "algorithm": (("all_reduce", "ring"),)}, True),
+        ({"dp": 16, "sharding": "fsdp"}, False),
+    ],
+)
+def test_windows_before_the_first_stop_are_found_among_few_classes(
+    fields: dict[str, object], is_early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until gradients are reduced over a slow NIC, the replicas are alike.
+
+    If they gather parameters in each micro-batch, the windows lie behind the stop, and all classes are searched.
+    """
+    monkeypatch.setattr(stages, "FEW_TASKS", 0)
+    monkeypatch.setattr(stages, "MANY_TASKS", 0)
+    monkeypatch.setattr(stages, "WORTH_A_STOP", 2.0)
+    searched: list[int] = []
+    monkeypatch.setattr(shifts, "tracks_of", lambda *args, **named: _counted(searched, *args, **named))
+    cluster = slow_down(joined("dgx-h100", 2, "rail"), [("node0.nic0->leaf0.rail0", 0.5)])
+    plan = trine.Plan(batch=64, micro_batch=1, inputs="none", **fields)  # type: ignore[arg-type]
+    few, every = (
+        trine.simulate(chain(8), plan, cluster=cluster, cpu=False, placement="round-robin", fold=fold)
+        for fold in ("verify", "off")
+    )
+    assert few.repeats is not None
+    assert few.scope is not None
+    assert "equal to the picosecond" in few.repeats.verified
+    assert_same(few, every)
+    assert len(few.scope.stages) > 1
+    assert (few.repeats.windows[-1].end_ps < few.scope.stages[1].begins_ps) is is_early
+    assert searched[0] == few.scope.stages[0].num_classes
+    assert (max(searched) == searched[0]) is is_early
+
+
+def _counted(searched: list[int], *args: Any, **named: Any) -> list[Track]:
+    tracks = tracks_of(*args, **named)
+    searched.append(len(tracks))
+    return tracks

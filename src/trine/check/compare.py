@@ -70,10 +70,9 @@ def _judge(log: NcclLog, expected: Expected, rows: Sequence[CheckedRow], foreign
     """Return the verdict on a log: on its curve, unless the log itself says that the curve means little."""
     if foreign:
         return Verdict(state=MISFIT, reason="; ".join(foreign))
-    if log.has_wrong_results:
-        return Verdict(state=UNDECIDED, reason="the test found wrong results, so its times say little (see the note)")
-    if log.fault is not None:
-        return Verdict(state=UNDECIDED, reason=log.fault)
+    if log.unsound is not None:
+        see = " (see the note)" if log.has_wrong_results else ""
+        return Verdict(state=UNDECIDED, reason=f"{log.unsound}{see}")
     measured = [row.measured_ps for row in rows]
     judged = check_curve(expected, measured, stated=stated_causes(log), excluded=excluded_causes(log))
     if log.aggregated > 1 and judged.state == MISFIT and any(row.state == FAST for row in rows):
@@ -221,6 +220,8 @@ _GPU_NAMES = re.compile(
     r"|MI\d{2,3}[XA]?)\b",
     re.IGNORECASE,
 )
+#: Names of drivers that say nothing about the model.
+_NO_MODEL = re.compile(r"(?:NVIDIA )?(?:Graphics )?Device\b.*|GPU\b.*", re.IGNORECASE)
 #: Models sold both as SXM module and as PCIe card.
 _TWO_FORMS = ("P100", "V100", "A100", "A800", "H100", "H800", "H200")
 _PCIE_CARD = re.compile(r"PCI-?E\b|\bNVL\b", re.IGNORECASE)
@@ -290,6 +291,8 @@ def doubts(log: NcclLog, cluster: Cluster) -> tuple[str, ...]:
     for name in _strange_gpus(log, cluster):
         if not any(_is(name, gpu) for gpu in known_gpus()):
             strange.append(name)
+    unknown = [name for name in log.gpu_names if not _GPU_NAMES.search(name) and not _NO_MODEL.fullmatch(name)]
+    strange += unknown if _models_of(cluster) else []
     return (*differences, *([_other_gpus(strange, cluster)] if strange else []))
 
 

@@ -9,14 +9,14 @@ from the scatter of neighbouring sizes around a smooth curve.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import median
 from typing import ClassVar
 
-from trine.check.compare import measured_times, options_of
+from trine.check.compare import measured_times, mismatches, options_of
 from trine.check.determined import undetermined_factors
 from trine.check.nccl_tests import NcclLog
 from trine.check.two_runs import scatter
@@ -201,13 +201,18 @@ def fit_cluster(base: Cluster | str | Path, logs: Sequence[NcclLog], *, name: st
     return ClusterFit(
         cluster=fitted, base=cluster.name, logs=log_files, num_sizes=num_sizes, links=tuple(links),
         error_before=errors[0], error_after=errors[1], spread=spread, spread_from=spread_from,
-        remarks=(*_fit_notes(classes, factors, limits, fixed), *_remarks(cluster, classes, largest, errors[1])),
+        remarks=(
+            *_fit_notes(classes, factors, limits, fixed), *_remarks(cluster, classes, largest, errors[1]),
+            *_of_other_machines(runs, machines),
+        ),
     )  # fmt: skip
 
 
 def _run_of(log: NcclLog, base: Cluster) -> _Run:
     if log.op is None or log.num_ranks is None:
         raise InputError("the log does not show its collective or its number of ranks", file=log.path)
+    if log.unsound is not None:
+        raise InputError(f"{log.unsound}: leave this log out", file=log.path)
     nodes = log.num_hosts or -(-log.num_ranks // len(base.gpus))
     if log.num_ranks > nodes * len(base.gpus):
         message = f"has {log.num_ranks} ranks on {nodes} nodes, and {base.name!r} has {len(base.gpus)} GPUs"
@@ -216,6 +221,15 @@ def _run_of(log: NcclLog, base: Cluster) -> _Run:
     for size, found in measured_times(log, in_place=False)[0]:
         times[size] = [ps for ps, _ in found]
     return _Run(log=log, nodes=nodes, gpus=log.num_ranks, options=options_of(log)[0], times_ps=times)
+
+
+def _of_other_machines(runs: Sequence[_Run], machines: Mapping[tuple[int, int], Cluster]) -> tuple[str, ...]:
+    """Return a note on each log whose GPUs, hosts or library are not those of the base."""
+    notes = []
+    for run in runs:
+        for difference in mismatches(run.log, machines[run.machine]):
+            notes.append(f"{Path(run.log.path).name} is of another machine: {difference}")
+    return tuple(notes)
 
 
 def _machine(base: Cluster, run: _Run) -> Cluster:

@@ -134,7 +134,8 @@ class Weighed:
 @dataclass(frozen=True, kw_only=True)
 class Weights:
     """``log_odds``: natural logarithm of the likelihood ratio between any cause, known or not, and a sound machine.
-    ``causes``: the known ones, most probable first; ``unknown``: the probability of an unknown cause."""
+    ``causes``: the known ones, the most probable group of indistinguishable ones first (:func:`groups_of`);
+    ``unknown``: the probability of an unknown cause."""
 
     log_odds: float
     causes: tuple[Weighed, ...]
@@ -142,11 +143,31 @@ class Weights:
 
     def alike(self, cause: Hypothesis) -> tuple[str, ...]:
         """Return the names of the other causes with the same times at every measured size."""
-        times = np.log(np.asarray(cause.times_ps, float))
         causes = [each.cause for each in self.causes if each.cause.name != cause.name]
-        return tuple(
-            each.name for each in causes if np.abs(np.log(np.asarray(each.times_ps, float)) - times).max() <= ALIKE
-        )
+        return tuple(each.name for each in causes if is_alike(each, cause))
+
+
+def is_alike(first: Hypothesis, second: Hypothesis) -> bool:
+    """Return whether two causes have the same times at every measured size."""
+    ratios = np.asarray(first.times_ps, float) / np.asarray(second.times_ps, float)
+    return bool(np.abs(np.log(ratios)).max() <= ALIKE)
+
+
+def groups_of(causes: Sequence[Weighed]) -> tuple[tuple[Weighed, ...], ...]:
+    """Return groups of causes that the measured sizes cannot tell apart, in the order of their first members."""
+    groups: list[list[Weighed]] = []
+    for each in causes:
+        group = next((group for group in groups if is_alike(group[0].cause, each.cause)), None)
+        if group is None:
+            groups.append([each])
+        else:
+            group.append(each)
+    return tuple(map(tuple, groups))
+
+
+def probability_of(group: Sequence[Weighed]) -> float:
+    """Return the probability that one of several causes is the right one."""
+    return math.fsum(each.probability for each in group)
 
 
 def weigh(
@@ -180,13 +201,15 @@ def weigh(
     errors = {cause.group: _error_left(measured_ps, cause) for cause, _ in scored}
     for cause in expected.causes:
         errors[cause.group] = min(errors.get(cause.group, math.inf), _error_left(measured_ps, cause))
+    weighed = []
+    for i in order:
+        cause = scored[i][0]
+        weighed.append(Weighed(cause=cause, probability=shares[i], left=errors[cause.group]))
+    groups = sorted(groups_of(weighed), key=lambda group: -probability_of(group))
     return Weights(
         log_odds=round(total - math.log(len(of_kind) + 1) - sound, DIGITS),
-        causes=tuple(
-            Weighed(cause=scored[i][0], probability=shares[i], left=errors[scored[i][0].group]) for i in order
-        ),
-        unknown=shares[-1],
-    )
+        causes=tuple(itertools.chain.from_iterable(groups)), unknown=shares[-1],
+    )  # fmt: skip
 
 
 _Fits = Callable[[Float64], Float64]

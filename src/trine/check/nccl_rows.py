@@ -38,6 +38,8 @@ _FIRST_COLUMNS = r"\b(?:size|bytes)(?:\s+\(B\))?\s+(?:count|N)(?:\s+\(elements\)
 #: The unit behind a column's name: ``time (us)``.
 _UNIT_OF_COLUMN = re.compile(r"\([^()]{1,10}\)")
 _TIME_UNIT = re.compile(r"\btime\s*\((ns|us|ms|s)\)")
+#: The side of a result in a column's name: ``time_oop``, ``algbw_in_place``.
+_SIDE_OF_COLUMN = re.compile(r"[_.](?:(?P<out>oop|out_?of_?place)|ip|in_?place)$")
 _HEADER = re.compile(rf"{_FIRST_COLUMNS}(?P<columns>.*?)(?={_FIRST_COLUMNS}|$)")
 #: A number in groups of three digits, as a whole cell: ``1,048,576``, ``1'048'576``, ``1_048_576``, ``1.048.576``.
 _GROUPS = r"\d{1,3}(?:(?:,\d{3})+|(?:'\d{3})+|(?:_\d{3})+|(?:[\u00a0\u2009\u202f]\d{3})+|(?:\.\d{3}){2,})"
@@ -50,7 +52,7 @@ _COMMA_NUMBER = re.compile(r"(?<![^\s;|])(?:\d{1,3}(?:\.\d{3})+|\d+)(?:,\d+)?(?!
 #: Separators of the cells of a markdown table or a CSV file.
 _SEPARATORS = re.compile(r'[|,;"]')
 #: What only the JSON file of nccl-tests holds; a JSON log line may quote it, behind backslashes.
-_JSON_RESULTS = re.compile(r'"out_of_place"\s*:')
+_JSON_RESULTS = re.compile(r'"(?:out_of_place|nccl_version|aggregated_iterations)"\s*:')
 #: Fields of a JSON log line that hold the text of the program (Docker, Fluent Bit, Google Cloud, Loki, journald).
 _JSON_TEXT = ("log", "message", "msg", "textPayload", "line", "MESSAGE")
 _NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?"
@@ -62,6 +64,8 @@ _TIME_COLUMNS = ("time", "cputime")
 _WRONG_COLUMNS = ("#wrong", "wrong", "error", "res")
 _LEAD_COLUMNS = ("redop", "op", "root")
 PS_PER_UNIT = {"ns": 10**3, "us": 10**6, "ms": 10**9, "s": 10**12}
+#: Most GPUs that one process of nccl-tests may be said to drive.
+MAX_PER_PROCESS = 1024
 #: Longest plausible time of a collective: 11 days.
 _MAX_TIME_PS = 10**18
 #: Largest plausible bandwidth in GB/s and count of wrong elements.
@@ -162,11 +166,7 @@ def printed_text(text: str) -> str:
         lines += [f"nccl-library={run['nccl_version']}"] if "nccl_version" in run else []
         if "nthreads" in config and "ngpus" in config:
             lines.append(f"nThread {config['nthreads']} nGpus {config['ngpus']} graph: {config.get('graph', 0)}")
-        lines += [
-            f"# Rank {gpu['rank']} Group {gpu['group']} Pid {gpu['pid']} on {gpu['hostname']} device {gpu['device']} "
-            f"[{gpu.get('device_hex')}] {gpu['device_info']}"
-            for gpu in config.get("devices", [])
-        ]
+        lines += _device_lines(config)
         lines.append("# size count type redop root time algbw busbw #wrong time algbw busbw #wrong")
         lines += [_printed_row(row) for row in run["results"]]
         return "\n".join(lines)
@@ -174,8 +174,25 @@ def printed_text(text: str) -> str:
         raise ValueError(f"is no complete JSON: {error.msg} (line {error.lineno})") from None
     except KeyError as error:
         raise ValueError(f"lacks {error.args[0]!r}") from None
-    except (ValueError, RecursionError, TypeError, AttributeError, IndexError):
+    except (ValueError, OverflowError, RecursionError, TypeError, AttributeError, IndexError):
         raise ValueError("has a value of the wrong type") from None
+
+
+def _device_lines(config: Mapping[str, Any]) -> list[str]:
+    """Return the device lines of a JSON file, which names the first GPU of each process only."""
+    per_process = max(1, min(MAX_PER_PROCESS, int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))))
+    gpus = config.get("devices", [])
+    named = {gpu["rank"] for gpu in gpus}
+    lines = []
+    for gpu in gpus:
+        for i in range(per_process):
+            if i and gpu["rank"] + i in named:
+                break
+            lines.append(
+                f"# Rank {gpu['rank'] + i} Group {gpu['group']} Pid {gpu['pid']} on {gpu['hostname']} "
+                f"device {gpu['device'] + i} [{gpu.get('device_hex')}] {gpu['device_info']}"
+            )
+    return lines
 
 
 def _printed_row(row: Mapping[str, Any]) -> str:
@@ -265,6 +282,10 @@ def find_header(text: str) -> tuple[str, LogLayout] | None:
         return None
     match = _HEADER.search(text) or _HEADER.search(_SEPARATORS.sub(" ", text))
     words = [] if match is None else _UNIT_OF_COLUMN.sub("", match["columns"]).split()
+    sides = [side for word in words if (side := _SIDE_OF_COLUMN.search(word))]
+    if sides and not sides[0]["out"]:
+        return None  # in-place results come first, unlike in nccl-tests
+    words = [_SIDE_OF_COLUMN.sub("", word) for word in words]
     times = [i for i, word in enumerate(words) if word in _TIME_COLUMNS]
     if match is None or not times:
         return None

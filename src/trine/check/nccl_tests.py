@@ -54,7 +54,7 @@ MAX_LABELS = 256
 #: The collective of each test program.
 OPS = {
     "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
-    "broadcast": "broadcast", "reduce": "reduce", "alltoall": "all_to_all", "alltoallv": "all_to_all_v",
+    "broadcast": "broadcast", "reduce": "reduce", "alltoall": "all_to_all",
     "gather": "gather", "scatter": "scatter", "sendrecv": "send_recv",
 }  # fmt: skip
 REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
@@ -95,10 +95,12 @@ class NcclLog:
     prefix, limited to :data:`SETTINGS` and :data:`EVIDENCE`. ``network``: NCCL's name (``IB``, ``Socket``).
     ``fewest_ranks``, ``most_ranks``: range of an uncertain count; most None: no upper bound. ``num_hosts``: None if
     unknown. ``num_alone``: processes that report rank 0. ``incomplete``: how the log ends before its last size.
-    ``fault``: why its numbers contradict each other. ``op_others``: other collectives that fit, if ``op`` is a guess.
-    ``in_process``: nThread x nGpus, the ranks of one process. ``other_program``: the test that the log names, if trine
-    does not model it. ``warmups``: calls before the measured ones; None if unknown. ``aggregated``: calls that
-    nccl-tests launches as one group (-m). ``is_old_form``: a table without a root column, of nccl-tests before 2.12.
+    ``fault``: why its numbers contradict each other, or are no times of the collective. ``op_others``: other
+    collectives that fit, if ``op`` is a guess. ``in_process``: nThread x nGpus, the ranks of one process.
+    ``other_program``: the test that the log names, if trine does not model it. ``warmups``: calls before the measured
+    ones; None if unknown. ``aggregated``: calls that nccl-tests launches as one group (-m).
+    ``is_old_form``: a table without a root column, of nccl-tests before 2.12.
+    ``first_line``: of the first row, from 1; 0 if unknown.
     ``notes``: parts of the log left out, guesses, and their reasons.
     """
 
@@ -128,12 +130,20 @@ class NcclLog:
     warmups: int | None = None
     aggregated: int = 1
     is_old_form: bool = False
+    first_line: int = 0
     notes: tuple[str, ...] = ()
 
     @property
     def has_wrong_results(self) -> bool:
         """Whether the test itself found wrong elements."""
         return _counts_errors(self.rows)
+
+    @property
+    def unsound(self) -> str | None:
+        """Why the times say little about the machine, or None."""
+        if self.has_wrong_results:
+            return "the test found wrong results, so its times say little"
+        return self.fault
 
     @property
     def bus_ratio(self) -> float | None:
@@ -172,6 +182,7 @@ class _Draft:
     is_closed: bool = False
     failure: str | None = None
     runs: int = 1
+    first_line: int = 0
 
     def following(self) -> _Draft:
         """Return a draft of the next run in the file; it inherits the library until a line names another."""
@@ -228,8 +239,9 @@ def read_runs(path: str | os.PathLike[str]) -> list[NcclLog]:
     reader = _Reader(_labels_of(lines), path)
     for number, line in enumerate(lines, start=1):
         reader.read(number, line)
-    drafts = [each for each in reader.drafts if each.rows]
-    runs = [_finished(draft, str(path)) for draft in _joined_sweeps(drafts)]
+    drafts = reader.finished()
+    joined = sorted(_joined_sweeps(drafts), key=lambda draft: draft.first_line)
+    runs = [_finished(draft, str(path)) for draft in joined]
     has_header = any(draft.layout is not None for draft in reader.drafts)
     if runs and not has_header and (table := foreign_table(text)) is not None:
         raise InputError(f"is {table}: {NEEDS[LOG]}", file=path)
@@ -345,11 +357,20 @@ class _Reader:
         if rows or self.tail(line):
             return
         label = header[0] if header else label_of(line[: max(line.find("#"), 0)])
-        for stream in self.streams_of(label):
+        is_of_shell = not label and _ENVIRONMENT.search(line) is not None
+        for stream in list(self.current) if is_of_shell else self.streams_of(label):
             draft = self.current[stream]
             if (draft.rows or draft.cut) and _begins_run(line, header is not None, draft):
                 draft = self.current[stream] = self.add_draft(draft.following())
             _read_line(line, header, draft)
+
+    def finished(self) -> list[_Draft]:
+        """Return the runs with rows. Settings after the last run of a file, which no run follows, are its own."""
+        runs = [each for each in self.drafts if each.rows]
+        if len(runs) == 1:
+            for draft in self.drafts[self.drafts.index(runs[0]) + 1 :]:
+                runs[0].environment |= draft.environment
+        return runs
 
     def streams_of(self, label: str, column: int = 0) -> list[str]:
         """Return the streams of a line: its label's stream, or all of them."""
@@ -361,6 +382,7 @@ class _Reader:
 
     def row(self, number: int, cells: RowText, stream: str) -> None:
         draft = self.current[stream]
+        draft.first_line = draft.first_line or number
         layout = draft.layout and replace(draft.layout, unit=draft.unit)
         row = parse_row(cells.words, layout)
         draft.open = []
@@ -410,6 +432,8 @@ def _begins_run(text: str, is_header: bool, draft: _Draft) -> bool:
     """Return whether a line can only belong to the run after the current one."""
     if is_header or "Collective test starting" in text or _COUNTS.search(text):
         return True
+    if draft.is_closed and (_ENVIRONMENT.search(text) or _RANK.search(text)):
+        return True  # settings after a run's last lines are of the next one
     match = _PROGRAM.search(text)
     return match is not None and match[1] in OPS and "concluded" not in text and match[1] != draft.program
 
@@ -501,11 +525,18 @@ def _finished(draft: _Draft, path: str) -> NcclLog:
         num_hosts=_num_hosts(draft, counts, ranks), num_alone=max(1, len(draft.root_processes)),
         hosts=tuple(host_names), gpu_names=tuple(gpu_names), launch=_launch(draft, ranks), library=draft.library,
         version=draft.version, network=draft.network, environment=draft.environment,
-        average_busbw_bytes_per_s=draft.average, incomplete=_why_incomplete(draft), fault=units.fault or None,
+        average_busbw_bytes_per_s=draft.average, incomplete=_why_incomplete(draft), fault=_fault(draft, units),
         op_others=guess.others, in_process=in_process, other_program=draft.other_program, warmups=draft.warmups,
-        aggregated=draft.aggregated, is_old_form=_is_old_form(draft.layout),
+        aggregated=draft.aggregated, is_old_form=_is_old_form(draft.layout), first_line=draft.first_line,
         notes=(*_notes(draft, counts, units), *contradictions, *marked),
     )  # fmt: skip
+
+
+def _fault(draft: _Draft, units: RateUnits) -> str | None:
+    """Return why the times of a run are not those of the collective, or None."""
+    if draft.layout is not None and "cputime" in draft.layout.result:
+        return "the times are CPU times of the calls (-C 1), not of the collective: measure without -C"
+    return units.fault or None
 
 
 def _is_old_form(layout: LogLayout | None) -> bool:
@@ -595,8 +626,6 @@ def _notes(draft: _Draft, counts: _Ranks, units: RateUnits) -> tuple[str, ...]:
     surplus, count = draft.surplus.most_common(1)[0] if draft.surplus else (0, 0)
     if surplus and 2 * count > len(draft.rows):
         notes.append(f"the last {surplus} cells of {count} rows have no known column: not read")
-    if draft.layout is not None and "cputime" in draft.layout.result:
-        notes.append("times are CPU times of the calls (-C 1), not of the collective")
     if draft.runs > 1:
         notes.append(f"{draft.runs} runs of one size each are compared as one")
     wrong = [row.size_bytes for row, measure in facts.measures_of(draft.rows) if measure.wrong]
@@ -674,12 +703,16 @@ def _ops_of(runs: Sequence[NcclLog]) -> str:
 
 
 def _list_runs(runs: Sequence[NcclLog]) -> str:
-    """Return the numbered runs in order: collective, ranks and sizes of each."""
-    descriptions = []
-    for i, run in enumerate(runs[:8], start=1):
-        descriptions.append(
-            f"{i}: {run.op or 'unnamed'}"
-            + (f" of {run.num_ranks} ranks" if run.num_ranks else "")
-            + f", {format_size(run.rows[0].size_bytes)} to {format_size(run.rows[-1].size_bytes)}"
-        )
-    return "; ".join([*descriptions, *([f"{len(runs) - 8} more"] if len(runs) > 8 else [])])
+    """Return the numbered runs in order: collective, ranks and sizes of each, and its line if two look alike."""
+    descriptions = [_describe_run(run) for run in runs]
+    texts = []
+    for i, (run, description) in enumerate(zip(runs[:8], descriptions, strict=False), start=1):
+        is_alone = descriptions.count(description) == 1
+        texts.append(f"{i}: {description}" if is_alone else f"{i}: {description}, line {run.first_line}")
+    return "; ".join([*texts, *([f"{len(runs) - 8} more"] if len(runs) > 8 else [])])
+
+
+def _describe_run(run: NcclLog) -> str:
+    ranks = f" of {run.num_ranks} ranks" if run.num_ranks else ""
+    first, last = run.rows[0].size_bytes, run.rows[-1].size_bytes
+    return f"{run.op or 'unnamed'}{ranks}, {format_size(first)} to {format_size(last)}"

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from trine.check.hypotheses import Hypothesis
-from trine.check.likelihood import Weighed
+from trine.check.likelihood import Weighed, groups_of, probability_of
 from trine.check.nccl_tests import NcclLog
 from trine.check.verdict import HEALTHY, of_sizes
 from trine.cluster.cluster import Cluster
@@ -132,12 +132,7 @@ class CheckResult(Report):
             times = (f"{ps / 1e6:.2f}" for ps in (row.measured_ps, model.time_ps, model.low_ps, model.high_ps))
             rates = (f"{rate / 1e9:.2f}" for rate in (row.busbw_bytes_per_s, model.busbw_bytes_per_s))
             rows.append((str(row.size_bytes), *times, f"{row.ratio:.2f}", *rates, _MARK.get(row.state, "")))
-        rated = [(each.cause.name, each.probability, math.exp(each.left)) for each in self.causes[:MAX_CAUSES]]
-        causes = [
-            ("cause", "probability", "error left"),
-            *((name, f"{p:.0%}", f"x {left:.2f}") for name, p, left in rated),
-        ]
-        causes.append((_UNKNOWN, f"{_unknown(self):.0%}", ""))
+        causes = _table_of_causes(self)
         notes = [*self.notes]
         if self.noise:
             notes.append(f"slow at {', '.join(map(format_size, self.noise))} alone, counted as noise")
@@ -234,7 +229,7 @@ def _verdict(check: CheckResult) -> str:
         remarks += f"; {'; '.join(check.hints)}"
     if check.stated:
         return f"{text}; cause: {check.cause.name}, {check.stated} ({check.cause.advice}){remarks}"
-    share = check.causes[0].probability
+    share = probability_of(groups_of(check.causes)[0])
     likelihood = "likely cause" if share >= 0.5 else f"no clear cause, most probable ({share:.0%})"
     return f"{text}; {likelihood}: {check.cause.name} ({check.cause.advice}){remarks}"
 
@@ -261,6 +256,16 @@ def _row(row: CheckedRow) -> str:
     text = f"  {row.size_bytes:>12} {' '.join(f'{time / 1e6:>11.2f}' for time in times)} {row.ratio:>6.2f} "
     text += " ".join(f"{rate / 1e9:>8.2f}" for rate in rates)
     return f"{text}  {predicted.algorithm:16} {predicted.protocol:8} {_MARK.get(row.state, '')}".rstrip()
+
+
+def _table_of_causes(check: CheckResult) -> list[tuple[str, ...]]:
+    """Return rows of causes; those that the sizes cannot tell apart share a probability, behind "or"."""
+    lines: list[tuple[str, ...]] = [("cause", "probability", "error left")]
+    for group in groups_of(check.causes[:MAX_CAUSES]):
+        first = group[0]
+        lines.append((first.cause.name, f"{probability_of(group):.0%}", f"x {math.exp(first.left):.2f}"))
+        lines += [(f"or {each.cause.name}", "", "") for each in group[1:]]
+    return [*lines, (_UNKNOWN, f"{_unknown(check):.0%}", "")]
 
 
 def _causes(check: CheckResult) -> str:

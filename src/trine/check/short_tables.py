@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trine.check.nccl_rows import LogRow, Measure, number_of, time_of, without_group_marks
 from trine.collectives.sizes import parse_size
@@ -19,7 +19,21 @@ __all__ = ["ShortTable", "read_short_table"]
 _SIZE, _TIME, _ALGBW, _BUSBW = "size", "time", "algbw", "busbw"
 #: Names of the columns, without units, blanks, underscores and capitals.
 _NAMES = {
-    _SIZE: ("size", "sizes", "bytes", "messagesize", "msgsize", "datasize", "buffersize", "message", "sizebytes"),
+    _SIZE: (
+        "size",
+        "sizes",
+        "bytes",
+        "messagesize",
+        "msgsize",
+        "datasize",
+        "buffersize",
+        "message",
+        "sizebytes",
+        "payload",
+        "payloadsize",
+        "nbytes",
+        "transfersize",
+    ),
     _TIME: ("time", "avgtime", "latency", "avglatency", "duration"),
     _ALGBW: ("algbw", "algbandwidth", "algorithmbandwidth", "algorithmbw"),
     _BUSBW: ("busbw", "busbandwidth"),
@@ -36,7 +50,9 @@ _TIMES = {
     "microseconds": "us", "ms": "ms", "msec": "ms", "milliseconds": "ms", "s": "s", "sec": "s", "seconds": "s",
 }  # fmt: skip
 #: A unit of bandwidths: prefix, i of powers of 1024, bytes or bits.
-_RATE = re.compile(r"(?P<prefix>[KMGT]?)(?P<binary>i?)(?P<what>B|bytes?|bits?)(?:/s|/sec|ps)?", re.IGNORECASE)
+_RATE = re.compile(r"(?P<prefix>[KMGT]?)(?P<binary>i?)(?P<what>B|bytes?|bits?)(?:/s|/sec|ps|s)?", re.IGNORECASE)
+#: A bandwidth with its unit in one cell: ``17.13GBps``.
+_RATE_CELL = re.compile(rf"(?P<number>[\d.,]+) ?(?P<unit>{_RATE.pattern})", re.IGNORECASE)
 #: The units to write, by the kind of column.
 _ACCEPTED = {
     _SIZE: "B, KiB, MiB or GiB", _TIME: "ns, us, ms or s", _ALGBW: "GB/s, GiB/s, MB/s or Gbit/s",
@@ -46,9 +62,11 @@ _ACCEPTED = {
 _COLUMN = re.compile(r"(?P<name>[A-Za-z][A-Za-z _-]*?)[\s_]*(?:[(\[](?P<unit>[^)\]]{1,20})[)\]])?")
 _TRAILING_UNIT = re.compile(
     r"(?P<name>.+?)[ _](?P<unit>[kmgt]?i?B|bytes|[num\u00b5\u03bc]?s|[num]?sec|seconds"
-    r"|[kmgt]?i?b(?:its?)?(?:/s|/sec|ps))",
+    r"|[kmgt]?i?b(?:its?)?(?:/s|/sec|ps)|[kmgt]i?bs)",
     re.IGNORECASE,
 )
+#: Largest distance of a size from a whole number of bytes.
+_WHOLE = 1e-3
 #: A printed algbw below this is rounded too far to contradict a time.
 _PRECISE_BYTES_PER_S = 1e9
 _RULE = re.compile(r"[\s|:+=-]*")
@@ -58,7 +76,7 @@ _RULE = re.compile(r"[\s|:+=-]*")
 class ShortTable:
     """Rows of such a table; a time, algbw or busbw of 0 is not in it.
 
-    notes: units that no header states, and lines left out.
+    notes: units that no header states, and columns and lines left out.
     """
 
     rows: tuple[LogRow, ...]
@@ -77,10 +95,11 @@ class _Column:
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """The separator of the cells, "" for blanks, and the columns that are read."""
+    """The separator of the cells, "" for blanks, the columns that are read, and the titles of the others."""
 
     separator: str
     columns: tuple[_Column, ...]
+    others: tuple[str, ...]
 
 
 def read_short_table(text: str) -> ShortTable | None:
@@ -93,11 +112,14 @@ def read_short_table(text: str) -> ShortTable | None:
         header = _header(line)
         if header is None:
             continue
+        header = _with_units_of_cells(header, lines[number + 1 :])
         _check_units(header.columns)
         found = _rows(lines[number + 1 :], header)
         if any(row.out_of_place is not None for row in found.rows):
             further = _further_tables(lines[number + 1 :])
-            return ShortTable(found.rows, (*_assumed(header.columns), *found.notes, *further))
+            unread = f"columns that trine does not read: {', '.join(header.others[:8])}"
+            notes = (*_assumed(header.columns), *([unread] if header.others else []), *found.notes, *further)
+            return ShortTable(found.rows, notes)
     return None
 
 
@@ -130,12 +152,16 @@ def _header(line: str) -> _Header | None:
     """Return the columns that a header names, or None without a size and a result."""
     separator = _separator(line)
     columns: dict[str, _Column] = {}
+    others: list[str] = []
     for place, cell in enumerate(_cells(line, separator)):
         column = _column(place, cell)
         if column is not None and column.kind not in columns:
             columns[column.kind] = column
-    has_result = any(kind in columns for kind in (_TIME, _ALGBW, _BUSBW))
-    return _Header(separator, tuple(columns.values())) if _SIZE in columns and has_result else None
+        elif cell:
+            others.append(cell)
+    if _SIZE not in columns or not any(kind in columns for kind in (_TIME, _ALGBW, _BUSBW)):
+        return None
+    return _Header(separator, tuple(columns.values()), tuple(others))
 
 
 def _column(place: int, cell: str) -> _Column | None:
@@ -147,6 +173,30 @@ def _column(place: int, cell: str) -> _Column | None:
         return None
     kind = _KINDS.get(re.sub(r"[\s_-]", "", match["name"]).lower())
     return None if kind is None else _Column(place, cell, kind, (match["unit"] or "").strip())
+
+
+def _with_units_of_cells(header: _Header, lines: Sequence[str]) -> _Header:
+    """Return a header whose bandwidths without a unit have the one that all their cells state."""
+    columns = []
+    for column in header.columns:
+        if column.kind in (_ALGBW, _BUSBW) and not column.unit:
+            units = {match["unit"] for match in _rate_cells(lines, header.separator, column.place)}
+            column = replace(column, unit=units.pop()) if len(units) == 1 else column
+        columns.append(column)
+    return replace(header, columns=tuple(columns))
+
+
+def _rate_cells(lines: Sequence[str], separator: str, place: int) -> list[re.Match[str]]:
+    """Return the cells of a column that state a bandwidth with its unit, up to the first blank line."""
+    found: list[re.Match[str]] = []
+    for line in lines:
+        cells = _cells(line, separator)
+        if found and not line.strip():
+            break
+        match = _RATE_CELL.fullmatch(cells[place]) if place < len(cells) else None
+        if match is not None:
+            found.append(match)
+    return found
 
 
 def _check_units(columns: Sequence[_Column]) -> None:
@@ -189,7 +239,12 @@ def _row(cells: Sequence[str], columns: Sequence[_Column]) -> LogRow | None:
     for column in columns:
         if column.place >= len(cells):
             return None
-        cell = without_group_marks(cells[column.place])
+        cell = cells[column.place]
+        if column.kind in (_ALGBW, _BUSBW) and (stated := _RATE_CELL.fullmatch(cell)) is not None:
+            if stated["unit"] != column.unit:
+                return None
+            cell = stated["number"]
+        cell = without_group_marks(cell)
         if column.kind == _SIZE:
             size = _size_of(cell, column.unit)
         elif column.kind == _TIME:
@@ -209,12 +264,23 @@ def _row(cells: Sequence[str], columns: Sequence[_Column]) -> LogRow | None:
 
 
 def _size_of(cell: str, unit: str) -> int | None:
-    """Return a size in bytes: ``8M``, ``8 MB`` and ``8 MiB`` are 2^23, as nccl-tests reads them."""
+    """Return a size in bytes: ``8M``, ``8 MB`` and ``8 MiB`` are 2^23, as nccl-tests reads them.
+
+    A size with decimals is of powers of 1000 if only they give whole bytes: ``134.217728 MB``.
+    """
     text = re.sub(r"(?i)(?<=[KMGT])i?B$|(?<=\d)\s*B(?:ytes)?$", "", cell.strip())
     try:
         return parse_size(text) * _BYTES[unit.lower()]
     except UnitError:
+        value = number_of(text)
+    power = {"kb": 1, "mb": 2, "gb": 3}.get(unit.lower().replace("i", ""))
+    if value is None or power is None:
         return None
+    for base in (1024, 1000) if "i" not in unit.lower() else (1024,):
+        size = value * float(base**power)
+        if size >= 1 and abs(size - round(size)) < _WHOLE:
+            return round(size)
+    return None
 
 
 def _bytes_per_s(unit: str) -> float:

@@ -187,6 +187,11 @@ def compare_logs(first: NcclLog, second: NcclLog, *, in_place: bool = False) -> 
     left_out = len(times[0].keys() ^ times[1].keys())
     remarks = [f"{left_out} sizes are in one log only: left out"] if left_out else []
     remarks += [note for _, notes in curves for note in notes]
+    for name, log in (("A", first), ("B", second)):
+        if log.unsound is not None:
+            remarks.append(f"{name}: {log.unsound}")
+        if log.incomplete is not None:
+            remarks.append(f"{name} is incomplete: {log.incomplete}")
     result = "in-place" if in_place else "out-of-place"
     sizes_alone = []
     for row in rows:
@@ -210,7 +215,9 @@ def _check_same_test(first: NcclLog, second: NcclLog) -> None:
 
 def _differences(first: NcclLog, second: NcclLog) -> list[str]:
     """Return a sentence for each fact that differs between the logs."""
-    facts = ("library", "version", "launch", "network", "num_hosts", "gpu_names", "hosts", "environment")
+    facts = (
+        "library", "version", "launch", "network", "num_hosts", "gpu_names", "hosts", "environment", "aggregated",
+    )  # fmt: skip
     found = ((name, getattr(first, name), getattr(second, name)) for name in facts)
     return [f"{name.replace('_', ' ')} differs: A {a or 'not stated'}, B {b or 'not stated'}"
             for name, a, b in found if a != b]  # fmt: skip

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from trine.check.hypotheses import Expected, Hypothesis
-from trine.check.likelihood import NOISE, Noise, Weighed, Weights, weigh
+from trine.check.likelihood import NOISE, Noise, Weighed, Weights, groups_of, probability_of, weigh
 
 HEALTHY, SLOW_RUN, UNDECIDED, MISFIT, INCOMPLETE = (
     "healthy", "slow", "cannot decide", "model does not fit", "incomplete"
@@ -104,7 +104,7 @@ def check_curve(
         state, reason, is_compared = _range_above(expected, measured_ps, wide, weights.log_odds)
     causes = weights.causes if is_compared else ()
     if causes:
-        reason += f"; possible causes: {'; '.join(each.cause.name for each in causes[:2])}"
+        reason += f"; possible causes: {'; '.join(group[0].cause.name for group in groups_of(causes)[:2])}"
     return Verdict(state=state, reason=reason, noise=noise_sizes, log_odds=weights.log_odds, causes=causes)
 
 
@@ -177,8 +177,9 @@ def _named_cause(
     """Return the causes of a slow run, and the named one: stated by the log, or more probable than an unknown one."""
     if not weights.causes:
         return Verdict()
-    best, causes = weights.causes[0], weights.causes
-    cause = best.cause if best.probability >= weights.unknown else None
+    causes = weights.causes
+    best = groups_of(causes)[0]
+    cause = best[0].cause if probability_of(best) >= weights.unknown else None
     stated_causes = [each for each in causes if each.cause.kind in stated]
     cited = min(stated_causes, key=lambda each: each.left, default=None)
     if cited is not None:

@@ -246,7 +246,21 @@ class _Page(click.Command):
             repeated = next((each for each in opts if not each.multiple and opts.count(each) > 1), None)
             if repeated is not None:
                 raise click.UsageError(f"{'/'.join((*repeated.opts, *repeated.secondary_opts))} is given twice", ctx)
+            self._refuse_missing_value(ctx, args)
         return super().parse_args(ctx, args)
+
+    def _refuse_missing_value(self, ctx: click.Context, args: list[str]) -> None:
+        """Raise UsageError if another option follows an option that takes a value; --A=--B passes such a value."""
+        names = {name for each in self.params for name in (*each.opts, *each.secondary_opts) if name.startswith("--")}
+        with_value = set()
+        for each in self.params:
+            if isinstance(each, click.Option) and not each.is_flag:
+                with_value.update(each.opts)
+        for word, after in pairwise(args):
+            if word == "--":
+                return
+            if word in with_value and after.partition("=")[0] in names:
+                raise click.UsageError(f"{word} needs a value, but the next word is the option {after}", ctx)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command's help page."""

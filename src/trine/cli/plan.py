@@ -16,7 +16,7 @@ from trine.common.arguments import check_needed
 from trine.common.observer import observing
 from trine.errors import InputError
 from trine.inference.serving_goal import ServingGoal
-from trine.search.plan import PlanOptions
+from trine.search.plan import ASSUMED_MACHINE, USUAL_CLUSTER, PlanOptions
 
 if TYPE_CHECKING:
     from trine.search.report import PlanSearch
@@ -62,7 +62,8 @@ def plan(
         text += f" --{name.replace('_', '-')} {search[name]}" if search[name] is not None else ""
     with RowsLine("layouts simulated") as line, observing(progress=line, on_compile=line.compiling):
         answer: PlanSearch = search_plan(model, options=search.make(cluster=cluster, given=given, emit=emit))
-    answer = replace(answer, command=f"{answer.command} {text}")
+    assumptions = (() if machine.cluster else (ASSUMED_MACHINE,)) + answer.assumptions
+    answer = replace(answer, command=f"{answer.command} {text}", assumptions=assumptions)
     show_answer(answer, json, brief, details)
     if emit is not None:
         show("\n" + emit_flags(emit, answer), json)
@@ -73,8 +74,10 @@ def plan(
 
 def _machine(machine: MachineOptions, gpus: int | None) -> tuple[Any, str]:
     """Return the cluster of a search, and its options for ``trine train``."""
+    if machine.cluster is None and gpus is None:
+        raise InputError("a search needs a machine: --cluster NAME or FILE, such as --cluster dgx-h100, or --gpus N")
     if machine.cluster is None:
-        raise InputError("a search needs a machine: --cluster NAME or FILE, such as --cluster dgx-h100")
+        machine = replace(machine, cluster=USUAL_CLUSTER)
     cluster, _ = group_machine(replace(machine, gpus=gpus))
     nodes = len(set(cluster.node_of[list(cluster.gpus)].tolist()))
     text = f"--cluster {machine.cluster}"

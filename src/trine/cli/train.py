@@ -218,7 +218,8 @@ def train(
     ] = None,
     zoom: Annotated[
         str | None,
-        Option("Simulate a collective load by load too: largest, or a kind, axis or layer.", "COLLECTIVE", RANKS),
+        Option("Simulate a collective (largest, kind, axis, layer) or operator (gemm, norm) load by load too.", "NAME",
+               RANKS),
     ] = None,
     neighbour: Annotated[
         str | None, Option("Run the second job or background traffic of FILE on the same links.", "FILE", CHANCE)

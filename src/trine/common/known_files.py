@@ -40,7 +40,7 @@ _NCCL_ROW = (
 _TABLES = (
     (r"P2P \(Peer-to-Peer\) GPU Bandwidth Latency Test|^P2P Connectivity Matrix|P2P=\w+ \w*\s*Bandwidth",
      "output of CUDA's p2pBandwidthLatencyTest, which measures pairs of GPUs and shows no links"),
-    (r"^nvbandwidth Version|^Running (?:host|device)_\w+_memcpy_",
+    (r"^nvbandwidth Version|^Running (?:host|device)_\w+_memcpy_|^[ \t{]*\"nvbandwidth\"\s*:",
      "output of nvbandwidth, which measures copies and shows no links"),
     (_START + r"(?:RDMA_Write|RDMA_Read|Send|RDMA_Atomic) (?:BW|Latency|Bidirectional BW) Test|"
      r"#bytes[ \t]{1,40}#iterations[ \t]{1,40}(?:BW peak|t_min|t_avg)",
@@ -57,22 +57,28 @@ _TABLES = (
     (r"#bytes[ \t]{1,40}#repetitions[ \t]{1,40}t(?:_min)?\[usec\]|Intel\(R\) MPI Benchmarks",
      "a table of the Intel MPI Benchmarks"),
     (r"data_size\(Bytes\)[^\n]{0,200}alg_bandwidth", "a table of HCCL's test (Ascend)"),
-    (r"\bnccom-test\b|\btime:avg\(us\)", "a table of nccom-test (AWS Neuron)"),
-    (r"\bMSCCL\+\+[^\n]{0,80}(?i:test|perf|bench)|\bMscclpp[^\n]{0,40}(?i:perf|bench)",
+    (r"\bnccom-test\b|\btime:avg\(us\)|\bcount\(elems\)", "a table of nccom-test (AWS Neuron)"),
+    (r"\bMSCCL\+\+[^\n]{0,80}(?i:test|perf|bench)|\bMscclpp[^\n]{0,40}(?i:perf|bench)|"
+     r"^#? ?(?:Initializing|Setting up the connection in) MSCCL\+\+|\"ranksPerNode\"[^\n]{0,80}\"algBw\"",
      "a table of MSCCL++'s own tests"),
     (_START + r"Collective:\s|\bucc_perftest\b", "a table of ucc_perftest"),
     (r"\bCOMMS-RES", "a table of PARAM's communication benchmark"),
     (r"---- Performance of [^\n]{0,80} on \d{1,9} devices", "a table of DeepSpeed's communication benchmark"),
+    (r"\bComm\. Op[ \t]{1,40}Message Size|\bcomm op: [^\n]{0,80}\| time \(ms\)",
+     "a log of DeepSpeed's communication logger, which times the collectives of a job"),
+    (r"\bTRT-LLM AllReduce Benchmark", "a table of TensorRT-LLM's all-reduce benchmark"),
 )  # fmt: skip
 _TOPOLOGY_OF_AMD = "give RCCL's topology (NCCL_TOPO_DUMP_FILE=topo.xml)"
 KNOWN_FILES = (
     *(KnownFile(TABLE, (pattern,), program) for pattern, program in _TABLES),
     KnownFile(TABLE, (r"^TransferBench v|^RocmBandwidthTest Version|\[TransferBench",),
               "output of AMD's bandwidth test, which shows no links", _TOPOLOGY_OF_AMD),
-    KnownFile(OTHER, (r"^\| NVIDIA-SMI \d|^=+NVSMI LOG=+",), "output of nvidia-smi without its matrix"),
+    KnownFile(OTHER, (r"^\| NVIDIA-SMI \d|^=+NVSMI LOG=+|^<nvidia_smi_log>",),
+              "output of nvidia-smi without its matrix"),
     KnownFile(OTHER, (r"^GPU \d+: [^\n]*\(UUID: ", r"^[ \t]+Link \d+: "),
               "output of `nvidia-smi nvlink`, without the far ends"),
-    KnownFile(OTHER, (r"(?i:ROCm System Management|between two GPUs|\(Topology\) Numa|LINK TYPE TABLE|ACCESS TABLE:)",),
+    KnownFile(OTHER, (r"(?i:ROCm System Management|between two GPUs|\(Topology\) Numa|LINK TYPE TABLE|ACCESS TABLE:)|"
+                      r'"link_type"\s*:\s*"(?:XGMI|PCIE|SELF)"',),
               "a topology of rocm-smi or amd-smi, which trine does not read", _TOPOLOGY_OF_AMD),
     KnownFile(LOG, (r"\bnThread \d{1,9} nGpus \d|\bout-of-place[ \t]{1,80}in-place\b|\brccl-tests: Version|" + _NCCL_ROW
                     + r'|\bsize\W{1,40}count\W{1,40}type\W{1,40}(?:redop|root|time)\b|"out_of_place"[ \t]*:|'
@@ -97,6 +103,17 @@ KNOWN_FILES = (
               "a plan of MSCCL", "trine collective OPERATION --algorithm FILE --cluster NAME"),
     KnownFile(OTHER, (r"\A\s*(?:<\?xml[^>]*>\s*)?<graphs[ >]",), "a dump of NCCL's channels, without links",
               "give its topology (NCCL_TOPO_DUMP_FILE=topo.xml)"),
+    KnownFile(OTHER, (r"^Running version:[^\n]{0,40}IBDIAGNET|^-I- (?:Discovering|Fabric Discover)",),
+              "a report of ibdiagnet, which trine does not read", "write a cluster file (trine help your-cluster)"),
+    KnownFile(OTHER, (r"^(?:switchguid|caguid)=0x", r"^(?:Switch|Ca)[ \t]+\d"),
+              "a fabric listed by ibnetdiscover, which trine does not read",
+              "write a cluster file (trine help your-cluster), or --fabric clos with its oversubscription"),
+    KnownFile(OTHER, (r"^SwitchName=\S+[ \t][^\n]*(?:Nodes|Switches)=",),
+              "Slurm's topology.conf, which names no link speeds",
+              "write a cluster file (trine help your-cluster), or --fabric clos with its oversubscription"),
+    KnownFile(OTHER, (r"\A\d{1,9} \d{1,9} \d{1,9} ", r"^\d{1,9} \d{1,9} \d{1,9}(?:\.\d{1,9})?[GM]bps "),
+              "a topology file of ns-3 (ASTRA-sim, SimAI), which trine does not read",
+              "write a cluster file (trine help your-cluster)"),
     KnownFile(OTHER, (r"\ASQLite format 3\x00",),
               "a SQLite database, as Nsight Systems and rocprofv3 write", NEEDS[TRACE]),
     KnownFile(OTHER, (r"\APK\x03\x04",), "a ZIP archive", "unpack it, and give the file inside"),
@@ -120,6 +137,7 @@ KNOWN_FILES = (
     KnownFile(CLUSTER, (r"^(?:devices|base)[ \t]*:", r"^(?:base|links|name|notes|library|topology|fabric)[ \t]*:"),
               "a cluster file of trine", "give it as --cluster FILE"),
     KnownFile(CHAKRA, (r'"workload_graph"\s*:',), "a Chakra trace in JSON", "trine chakra inspect FILE"),
+    KnownFile(CHAKRA, (r"\A.{1,3}\n\x05\d\.\d\.\d",), "a Chakra trace", "trine chakra inspect FILE"),
     KnownFile(TRACE, (r'"traceEvents"\s*:',), "a profiler trace of PyTorch", "trine trace inspect FILE"),
     KnownFile(TRACE, (r'"schema"\s*:\s*"[\d.]+-chakra', r'"nodes"\s*:'), "an execution trace of PyTorch",
               "trine trace inspect FILE, with the profiler trace beside it"),

@@ -17,6 +17,8 @@ FAMILIES = (
     *COMPUTE_FAMILIES, "adaptive_pool", "avg_pool", "batch_norm", "copy", "elementwise", "embedding", "group_norm",
     "index", "layer_norm", "loss", "max_pool", "optimizer", "other", "reduction", "resample", "scan", "softmax", "view",
 )  # fmt: skip
+#: Families whose kernels have loops over tiles of several tensors: no program at the load-store level.
+LOOP_FAMILIES = frozenset({"attention", "conv", "scan"})
 BACKWARD_SUFFIX = " backward"
 
 # Matched in this order against the whole name, in lower case without underscores ("maxpool2dwithindices").

@@ -12,6 +12,7 @@ from trine.common.arrays import Int32, Int64, distinct
 from trine.errors import SimulationError
 from trine.folding.colors import ColorRounds, numbered, ranks_agree
 from trine.folding.neighbourhood import Neighbourhood, PatternPart, RouteTable, neighbourhood_of
+from trine.folding.orbits import Orbits
 from trine.graph.placement import Placement
 
 # Classes of indistinguishable ranks and links: colour refinement, then a proof without hashes.
@@ -167,11 +168,20 @@ FEW_RANKS = 4096
 
 
 class RankClasses(NamedTuple):
-    """The classes of the ranks of ``parts``, and the views that they were made from."""
+    """The classes of the ranks of ``parts``, and the views that they were made from.
+
+    orbits: if they were made from one rank and one link of each orbit.
+    """
 
     parts: Sequence[PatternPart]
     partition: Partition
     neighbourhood: Neighbourhood
+    orbits: Orbits | None = None
+
+    def link_classes(self, links: Int32) -> Int32:
+        """Return the class of each of some crossed links."""
+        known = links if self.orbits is None else self.orbits.first_links(links)
+        return self.partition.link_class_of[self.neighbourhood.real_links.searchsorted(known)]
 
     @property
     def num_tasks(self) -> int:
@@ -184,17 +194,30 @@ class RankClasses(NamedTuple):
         return any(part.deferred for part in self.parts)
 
 
+def _max_classes(num_ranks: int, limit: int | None) -> int:
+    """Return the number of classes above which a search gives up; ``limit``: of the caller."""
+    max_classes = num_ranks if num_ranks <= FEW_RANKS else int(MAX_CLASSES * num_ranks)
+    return max_classes if limit is None else min(max_classes, limit)
+
+
+def _chosen_ranks(part: PatternPart, chosen: Int64) -> PatternPart:
+    """Return a part with some of its ranks only."""
+    return replace(part, ranks=part.ranks[chosen], rows=part.rows[chosen])
+
+
 @dataclass(slots=True)
 class ClassSearch:
     """Search for the classes of the ranks of a job. places, initial_colors: as in :class:`trine.folding.stages.Folder`.
 
-    latest: the last three results. Their parts keep the arrays alive whose ids are the key.
+    orbits: of all ranks, None without. latest: the last three results. Their parts keep the arrays alive whose ids are
+    the key.
     """
 
     placement: Placement
     table: RouteTable
     places: Int64 | None
     initial_colors: Int64 | None
+    orbits: Orbits | None = None
     latest: list[tuple[object, RankClasses]] = field(default_factory=list)
 
     def classes(self, parts: Sequence[PatternPart], limit: int | None = None) -> RankClasses:
@@ -211,22 +234,53 @@ class ClassSearch:
 
     def _search(self, parts: Sequence[PatternPart], limit: int | None) -> RankClasses:
         num_ranks = self.placement.num_ranks
+        if self.orbits is not None and all(part.before < 0 for part in parts):
+            classes = self._search_orbits(parts, limit, self.orbits)
+            if classes is not None:
+                return classes
         ranks = np.sort(np.concatenate([part.ranks for part in parts]))
         number_of = np.full(num_ranks, -1, np.int32)
         number_of[ranks] = np.arange(len(ranks), dtype=np.int32)
         neighbourhood = neighbourhood_of(parts, number_of, len(ranks), self.table)
-        colors = np.empty(num_ranks, np.int64)
-        for number, part in enumerate(parts):
-            colors[part.ranks] = number
-        if self.initial_colors is not None:
-            colors = colors * (int(self.initial_colors.max(initial=0)) + 1) + self.initial_colors
-        max_classes = len(ranks) if len(ranks) <= FEW_RANKS else int(MAX_CLASSES * len(ranks))
-        max_classes = max_classes if limit is None else min(max_classes, limit)
-        partition = refine(colors[ranks], self._link_colors(neighbourhood), neighbourhood, max_classes)
+        colors = self._colors(parts, ranks)
+        max_classes = _max_classes(len(ranks), limit)
+        partition = refine(colors, self._link_colors(neighbourhood), neighbourhood, max_classes)
         if partition is None:
             partition = identity(len(ranks), len(neighbourhood.links))
         partition = among(partition, ranks, num_ranks, len(neighbourhood.real_links))
         return RankClasses(parts, partition, neighbourhood)
+
+    def _search_orbits(self, parts: Sequence[PatternPart], limit: int | None, orbits: Orbits) -> RankClasses | None:
+        """Return the classes of all ranks, found from the lowest rank of each orbit; None if there are too many."""
+        num_ranks, ranks = self.placement.num_ranks, orbits.representatives
+        firsts = orbits.firsts(np.arange(num_ranks, dtype=np.int64))
+        number_of = np.empty(num_ranks, np.int32)
+        number_of[ranks] = np.arange(len(ranks), dtype=np.int32)
+        number_of = number_of[firsts]
+        lowest = [_chosen_ranks(part, np.flatnonzero(firsts[part.ranks] == part.ranks)) for part in parts]
+        neighbourhood = neighbourhood_of(lowest, number_of, len(ranks), self.table, orbits)
+        colors = self._colors(lowest, ranks)
+        max_classes = _max_classes(num_ranks, limit)
+        partition = refine(colors, self._link_colors(neighbourhood), neighbourhood, max_classes)
+        if partition is None:
+            return None
+        partition = among(partition, ranks, num_ranks, len(neighbourhood.real_links))
+        partition = replace(
+            partition,
+            class_of=partition.class_of[firsts],
+            sizes=partition.sizes * orbits.size,
+            link_sizes=partition.link_sizes * orbits.size,
+        )
+        return RankClasses(parts, partition, neighbourhood, orbits)
+
+    def _colors(self, parts: Sequence[PatternPart], ranks: Int64) -> Int64:
+        """Return the initial color of each of ``ranks``, the ranks of all parts."""
+        colors = np.empty(self.placement.num_ranks, np.int64)
+        for number, part in enumerate(parts):
+            colors[part.ranks] = number
+        if self.initial_colors is not None:
+            colors = colors * (int(self.initial_colors.max(initial=0)) + 1) + self.initial_colors
+        return colors[ranks]
 
     def _link_colors(self, neighbourhood: Neighbourhood) -> Int64:
         """Return equal numbers for links of equal bandwidth, latency and, in networks of queues, place on their route;

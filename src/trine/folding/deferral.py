@@ -16,6 +16,8 @@ from trine.graph.taskgraph import COMPUTE, TRANSFER
 #: Axes are deferred while more tasks than this would be simulated, and deferring one more at least halves them.
 MANY_TASKS = 2_000_000
 WORTH_A_STOP = 0.5
+#: Of the axes that leave up to this many times the fewest tasks, the one used last is deferred.
+ABOUT_AS_FEW = 2
 #: A stop activates all axes if the necessary ones alone already need this share of the tasks.
 WORTH_WAITING = 0.9
 #: Ranks without interaction are divided into runs of about this many tasks.
@@ -39,14 +41,14 @@ def defer_axes(search: ClassSearch, classes: RankClasses) -> RankClasses:
 def _axis_to_defer(coarser: dict[str, RankClasses]) -> str | None:
     """Return the axis to defer next; ``coarser``: the classes with each axis deferred.
 
-    If deferring some axes leaves few tasks, choose the one used last; otherwise the one with the fewest tasks.
+    If deferring some axes leaves few tasks, choose the one used last; otherwise the one used last of those that leave
+    about the fewest tasks: the run stops at the first use.
     """
     num_tasks = {axis: classes.num_tasks for axis, classes in coarser.items()}
-    sufficient = [axis for axis in coarser if num_tasks[axis] <= MANY_TASKS]
-    if sufficient:
-        first_use_ps = {axis: _first_use_ps(coarser[axis].parts, axis) for axis in sufficient}
-        return min(sufficient, key=lambda axis: (-first_use_ps[axis], num_tasks[axis], axis))
-    return min(coarser, key=lambda axis: (num_tasks[axis], axis), default=None)
+    enough = max(MANY_TASKS, ABOUT_AS_FEW * min(num_tasks.values(), default=0))
+    sufficient = [axis for axis in coarser if num_tasks[axis] <= enough]
+    first_use_ps = {axis: _first_use_ps(coarser[axis].parts, axis) for axis in sufficient}
+    return min(sufficient, key=lambda axis: (-first_use_ps[axis], num_tasks[axis], axis), default=None)
 
 
 def deferring(parts: Sequence[PatternPart], axes: frozenset[str] = frozenset()) -> list[PatternPart]:

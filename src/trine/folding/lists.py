@@ -142,10 +142,11 @@ class Track(NamedTuple):
     times: Times
 
 
-def tracks_of(run: JobRun, relabel: Relabel = as_labelled) -> list[Track]:
+def tracks_of(run: JobRun, relabel: Relabel = as_labelled, num_stages: int | None = None) -> list[Track]:
     """Return the simulated tasks of a run: of one rank of each class, or of all ranks if none was folded.
 
-    relabel: returns labels of the tasks, which divide them into lists.
+    relabel: returns labels of the tasks, which divide them into lists. num_stages: take the classes after as many
+    stages of the run (:class:`trine.folding.stages.FoldedRun`); None: the final ones.
     """
     if run.folded is None:
         graph, records = run.graph, run.records
@@ -159,7 +160,7 @@ def tracks_of(run: JobRun, relabel: Relabel = as_labelled) -> list[Track]:
         memory = _memory_of_tasks(rank_memory(run.folded, [pattern], np.zeros(1, np.int64)), pattern.num_tasks)
         columns = columns_of(pattern.labels, pattern.kind, pattern.size_bytes, *memory)
         lists = Lists.of(Tasks(owner, relabel(pattern.labels), columns))
-        ranks = one_of_each_class(run.folded, pattern.ranks)
+        ranks = one_of_each_class(run.folded, pattern.ranks, num_stages)
         tracks += [Track(lists, Times(*run.folded.times(rank))) for rank in ranks.tolist()]
     return tracks
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from trine.common.arrays import Int32, Int64, distinct, pointers, spans
 from trine.folding.colors import SEPARATOR
+from trine.folding.orbits import Orbits
 from trine.folding.pattern import ENTERED, GROUP, HOST, HOSTS, SELF, SENT, TASK, TO_HOST, Edges, Pattern
 from trine.graph.grid import RankGrid
 
@@ -154,6 +156,14 @@ def _all_of(task: Int64, role: int, kind: int, key: Int64) -> list[Int64]:
 SMALL = 64
 
 
+class SomeRoutes(NamedTuple):
+    """Routes of some rows of a pattern (int64, ascending) to one role, as CSR."""
+
+    rows: Int64
+    ptr: Int64
+    links: Int32
+
+
 @dataclass(slots=True)
 class RouteTable:
     """Routes of the roles of each pattern, computed on first use.
@@ -165,6 +175,7 @@ class RouteTable:
     grid: RankGrid | None = None
     num_links: int = 2**31 - 1
     cache: dict[tuple[int, int], tuple[Int64, Int32]] = field(default_factory=dict)
+    some: dict[tuple[int, int], SomeRoutes] = field(default_factory=dict)
     axes: dict[str, int] = field(default_factory=dict)
 
     def group_links(self, ranks: Int64, axis: str) -> Int64:
@@ -177,13 +188,28 @@ class RouteTable:
         """Return a CSR over a pattern's ranks: the links of their messages to the role (from it, if it is the host)."""
         key = (id(pattern), role)
         if key not in self.cache:
-            if role == HOST:
-                self.cache[key] = self.routes(None, pattern.ranks)
-            elif role == TO_HOST:
-                self.cache[key] = self.routes(pattern.ranks, None)
-            else:
-                self.cache[key] = self.routes(pattern.ranks, pattern.peers[:, role].astype(np.int64))
+            self.cache[key] = self._find(pattern, role, slice(None))
         return self.cache[key]
+
+    def of_rows(self, pattern: Pattern, role: int, rows: Int64) -> tuple[Int64, Int32]:
+        """Return :meth:`of_role` for some rows of a pattern (ascending); does not compute the routes of the others."""
+        key = (id(pattern), role)
+        if key in self.cache or len(rows) == len(pattern.ranks):
+            ptr, links = self.of_role(pattern, role)
+            counts = np.diff(ptr)[rows]
+            return pointers(counts), links[spans(ptr[:-1][rows], counts)]
+        known = self.some.get(key)
+        if known is None or not np.array_equal(known.rows, rows):
+            known = self.some[key] = SomeRoutes(rows, *self._find(pattern, role, rows))
+        return known.ptr, known.links
+
+    def _find(self, pattern: Pattern, role: int, rows: Int64 | slice) -> tuple[Int64, Int32]:
+        ranks = pattern.ranks[rows]
+        if role == HOST:
+            return self.routes(None, ranks)
+        if role == TO_HOST:
+            return self.routes(ranks, None)
+        return self.routes(ranks, pattern.peers[rows, role].astype(np.int64))
 
     def prepare(self, wanted: Iterable[tuple[Pattern, int]]) -> None:
         """Find the routes of many small patterns at once: each call takes about as long as a hundred routes."""
@@ -205,16 +231,23 @@ class RouteTable:
 
     def of_row(self, pattern: Pattern, role: int, row: int) -> Int32:
         """Return the links of one rank's route."""
+        key = (id(pattern), role)
+        known = None if key in self.cache else self.some.get(key)
+        if known is not None:
+            place = int(known.rows.searchsorted(row))
+            if place < len(known.rows) and known.rows[place] == row:
+                return known.links[known.ptr[place] : known.ptr[place + 1]]
         ptr, links = self.of_role(pattern, role)
         return links[ptr[row] : ptr[row + 1]]
 
 
 def neighbourhood_of(
-    parts: Sequence[PatternPart], number_of: Int32, num_ranks: int, table: RouteTable
+    parts: Sequence[PatternPart], number_of: Int32, num_ranks: int, table: RouteTable, orbits: Orbits | None = None
 ) -> Neighbourhood:
     """Return the view of every rank of ``parts`` along axes that are not deferred for its part.
 
-    number_of: int32[ranks of the job], index of each among the ``num_ranks`` ranks of the parts.
+    number_of: int32[ranks of the job], index of each among the ``num_ranks`` ranks of the parts. orbits: if the parts
+    have only the lowest rank of each orbit; ``number_of`` is then its index, and links are the lowest of their orbits.
     """
     table.prepare((part.pattern, role) for part in parts for role in _routed_roles(part))
     blocks = [block for part in parts for block in _blocks(part, number_of, table)]
@@ -230,7 +263,15 @@ def neighbourhood_of(
         items[items_of_block] = values
         slots[items_of_block] = slot
         next_item[ranks] += counts
+    if orbits is not None:
+        _name_first_links(items, table.num_links, orbits)
     return _numbered(ptr, items, slots, num_ranks, table.num_links)
+
+
+def _name_first_links(items: Int32, first_group: int, orbits: Orbits) -> None:
+    """Replace each link in ``items`` by the lowest of its orbit; groups are named by their lowest orbit already."""
+    is_link = (items <= FIRST_LINK) & (items > FIRST_LINK - first_group)
+    items[is_link] = FIRST_LINK - orbits.first_links(FIRST_LINK - items[is_link])
 
 
 def _numbered(ptr: Int64, items: Int32, slots: Int32, num_ranks: int, first_group: int) -> Neighbourhood:
@@ -270,11 +311,11 @@ def _routed_roles(part: PatternPart) -> list[int]:
 
 def _route_block(part: PatternPart, numbers: Int64, table: RouteTable, role: int) -> tuple[Int64, Int64, Int32, int]:
     """Return the links of each route, as FIRST_LINK - link, after a separator."""
-    ptr, links = table.of_role(part.pattern, role)
-    counts = np.diff(ptr)[part.rows]
-    values = np.full(int(counts.sum()) + len(part.ranks), SEPARATOR, np.int32)
+    ptr, links = table.of_rows(part.pattern, role, part.rows)
+    counts = np.diff(ptr)
+    values = np.full(len(links) + len(part.ranks), SEPARATOR, np.int32)
     places = spans(pointers(counts + 1)[:-1] + 1, counts)
-    values[places] = FIRST_LINK - links[spans(ptr[:-1][part.rows], counts)]
+    values[places] = FIRST_LINK - links
     return numbers, counts + 1, values, role + 1 - min(HOSTS)
 
 

@@ -35,6 +35,8 @@ MAX_TRIED = 0.75
 MAX_FIRST = 0.5
 #: Fewer micro-batches than this are all simulated.
 MIN_MICRO_BATCHES = 12
+#: Ranks that are asked one by one whether they repeat, before all together.
+MAX_ASKED = 4
 #: Micro-batches that are tried first without a pipeline, and if the launching thread waits for the GPU in each.
 FIRST_MICRO_BATCHES, FIRST_IF_WAITING = 6, 4
 #: Rounds (one micro-batch per stage) that are tried first with virtual stages. The first rank begins
@@ -77,13 +79,22 @@ def find_repeats(tasks: Compared, micro_batches: int, simulated: int, first: int
     first: the first micro-batch that may repeat; programs of earlier ones are different.
     If the missing micro-batches are no multiple of the period, the result stands for fewer: the run then needs
     :attr:`Repeats.left_out` more.
+
+    A large run starts with few classes of ranks (:mod:`trine.folding.stages`). Windows before its first stop are found
+    among these: their ranks differ only later. All ranks repeat only if one of each of these classes does.
     """
+    folded = tasks.run.folded
+    if tasks.num_stages is None and folded is not None and len(folded.stages) > 1:
+        coarse = Compared(tasks.run, num_stages=1)
+        repeats = find_repeats(coarse, micro_batches, simulated, first)
+        if repeats is None or _ends_before(repeats, coarse):
+            return repeats
     tracks = tasks.tracks
-    each_rank = _EachRank(tracks)
+    some_ranks = _SomeRanks(tracks)
     for distance in DISTANCES:
         if 2 * distance > simulated:
             break
-        if len(tracks) > 1 and not each_rank.may_repeat(distance, first):
+        if len(tracks) > MAX_ASKED and not some_ranks.may_repeat(distance, first):
             continue
         windows, keys = repeated_windows(tasks.by_start.shifts(distance, first), distance)
         numbers = repeated_micro_batches(tracks, keys, distance) if windows else ()
@@ -95,16 +106,30 @@ def find_repeats(tasks: Compared, micro_batches: int, simulated: int, first: int
     return None
 
 
-class _EachRank:
-    """The tracks of single ranks, each of which repeats if all together do. One costs a part of the whole search."""
+def _ends_before(repeats: Repeats, tasks: Compared) -> bool:
+    """Return whether the windows, and all tasks compared for them, end before ranks of one class begin to differ."""
+    until_ps, by_start = tasks.end_ps, tasks.by_start
+    for window in repeats.windows:
+        behind = int(np.searchsorted(by_start.start, window.end_ps))
+        latest_ps = int(by_start.latest_end[behind - 1]) + window.end_ps - window.start_ps
+        if until_ps is not None and latest_ps >= until_ps:
+            return False
+    return True
+
+
+class _SomeRanks:
+    """The tracks of a few single ranks, each of which repeats if all together do. One costs a part of the whole search;
+    the first one mostly refuses, or none does.
+    """
 
     def __init__(self, tracks: Sequence[Track]) -> None:
-        self._tracks = sorted(tracks, key=lambda track: len(track.times.start))
+        by_size = sorted(tracks, key=lambda track: len(track.times.start))
+        self._tracks = by_size[:: -(-len(by_size) // MAX_ASKED)]
         self._by_start: dict[int, TasksByStart] = {}
-        self._order = list(range(len(tracks)))
+        self._order = list(range(len(self._tracks)))
 
     def may_repeat(self, distance: int, first: int) -> bool:
-        """Return whether each rank repeats, all at some common time with the same period.
+        """Return whether each of these ranks repeats, all at some common time with the same period.
 
         The first rank that does not is asked first for the next distance.
         """

@@ -76,8 +76,7 @@ class QuotientBuilder:
         self.sizes = np.array([len(part.tasks) for part in self.parts], np.int64)[self.part_of]
         self.base = np.cumsum(self.sizes) - self.sizes
         self.num_tasks = int(self.sizes.sum())
-        self.link_class = np.full(len(placement.link_bytes_per_s), -1, np.int32)
-        self.link_class[neighbourhood.real_links] = partition.link_class_of
+        self.classes = classes
         self._resolved: dict[tuple[int, ...], _Resolved] = {}
         self.real_links = neighbourhood.links[partition.link_representatives].astype(np.int64)
         self.assembler = GraphAssembler(self._links())
@@ -219,9 +218,8 @@ class QuotientBuilder:
         part = self.parts[self.part_of[number]]
         row = int(self.row_of_rank[self.partition.representatives[number]])
         links = self.table.of_row(part.pattern, role, row)
-        classes = self.link_class[links]
-        if role >= 0 and part.pattern.role_axes[role] in part.deferred:
-            classes = classes[:0]  # deferred axes carry no messages in this stage
+        is_deferred = role >= 0 and part.pattern.role_axes[role] in part.deferred
+        classes = self.classes.link_classes(links[:0] if is_deferred else links)  # deferred axes carry no messages now
         crossed: dict[int, int] = {}
         for link in classes.tolist():
             crossed[link] = crossed.get(link, 0) + 1

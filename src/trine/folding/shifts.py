@@ -138,14 +138,26 @@ class TasksByStart:
 
 @dataclass
 class Compared:
-    """The simulated tasks of one run, found on demand, and once for all searches."""
+    """The simulated tasks of one run, found on demand, and once for all searches.
+
+    num_stages: of the run, after which its classes are taken; None: all.
+    """
 
     run: JobRun
+    num_stages: int | None = None
 
     @cached_property
     def tracks(self) -> list[Track]:
-        return tracks_of(self.run)
+        return tracks_of(self.run, num_stages=self.num_stages)
 
     @cached_property
     def by_start(self) -> TasksByStart:
         return TasksByStart.of(self.tracks)
+
+    @property
+    def end_ps(self) -> int | None:
+        """When ranks of one class begin to differ; None if they never do."""
+        folded = self.run.folded
+        if folded is None or self.num_stages is None or self.num_stages >= len(folded.stages):
+            return None
+        return min(stage.begins_ps for stage in folded.stages[self.num_stages :])

@@ -75,10 +75,10 @@ def peak_memory_ranks(run: FoldedRun) -> list[int]:
     return fullest
 
 
-def one_of_each_class(run: FoldedRun, ranks: Int64) -> Int64:
-    """Return the lowest of ``ranks`` in each final class."""
+def one_of_each_class(run: FoldedRun, ranks: Int64, num_stages: int | None = None) -> Int64:
+    """Return the lowest of ``ranks`` in each final class, or in each class after ``num_stages`` of the run's stages."""
     last, count = np.full(len(ranks), -1, np.int64), 0
-    for stage in run.stages:
+    for stage in run.stages[:num_stages]:
         number = stage.partition.class_of[ranks]
         last[number >= 0] = count + number[number >= 0]
         count += stage.partition.num_classes

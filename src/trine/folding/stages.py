@@ -24,6 +24,7 @@ from trine.errors import TooManyTasksError
 from trine.folding import deferral
 from trine.folding.classes import ClassSearch, Partition, RankClasses
 from trine.folding.neighbourhood import SHARED, PatternPart, RouteTable, link_places, whole_parts, without_signals
+from trine.folding.orbits import orbits_of
 from trine.folding.pattern import JobPatterns
 from trine.folding.quotient import ClassTasks, DurationScaling, Quotient, QuotientBuilder
 from trine.graph.placement import Placement
@@ -160,7 +161,8 @@ class Folder:
         self.table = RouteTable(self.placement.routes, self.job.grid, num_links)
         queues = isinstance(network_model(self.network), QueueModel)
         self.places = link_places(self.job.patterns, self.table, num_links) if queues else None
-        self._search = ClassSearch(self.placement, self.table, self.places, self.initial_colors)
+        orbits = None if queues else orbits_of(self.job, self.placement, self.initial_colors)
+        self._search = ClassSearch(self.placement, self.table, self.places, self.initial_colors, orbits)
 
     @property
     def shared_link(self) -> str:

@@ -273,6 +273,8 @@ def _text_of(file: str) -> str:
 def _by_text(text: str, file: str) -> str | None:
     """Return the format if the raw text shows it, None for other YAML and JSON."""
     head = text.lstrip()[:4096]
+    if not head:
+        raise SpecError("is empty", file=file)
     if head.startswith("<"):
         root = _XML_ROOT.search(head)
         tags = {"system": "nccl", "topology": "lstopo", "graphml": "graphml"}

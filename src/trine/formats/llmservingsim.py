@@ -4,9 +4,8 @@ A bundle (casys-kaist/LLMServingSim, docs/docs/profiler/output-bundle.md at 11b9
 ``HARDWARE/MODEL/VARIANT`` with ``meta.yaml`` and, for each tensor-parallel degree, ``tpN/dense.csv`` (times by tokens),
 ``per_sequence.csv`` (by sequences), ``attention.csv`` (by prefill chunk, query-weighted key length, decodes and their
 context) and ``moe.csv`` (by tokens and distinct experts). Times are microseconds. Versions up to August 2026 (5daddb2)
-read the cached tokens of a chunk (``kv_prefill``) in place of its key length: they cannot read this bundle. That
-simulator adds collectives
-itself; the format cannot express CPU time.
+read the cached tokens of a chunk (``kv_prefill``) in place of its key length, and experts without expert parallelism:
+``older`` writes such a bundle. That simulator adds collectives itself; the format cannot express CPU time.
 """
 
 from __future__ import annotations
@@ -20,12 +19,16 @@ from trine.common.outputs import open_output, write_csv, write_text
 from trine.common.spec import dump_yaml
 from trine.errors import InputError
 from trine.formats.llmservingsim_tables import (
+    ATTENTION,
+    EXPERTS,
     MAX_SEQUENCES,
     MAX_TOKENS,
+    OLDER_ATTENTION,
     Blocks,
     attention_rows,
     dense_rows,
     expert_rows,
+    older_attention,
     sequence_rows,
 )
 from trine.inference.deployment import resolve
@@ -48,11 +51,12 @@ def write_bundle(
     tp: Sequence[int] = (1,),
     precision: str = "",
     kv_precision: str = "",
+    older: bool = False,
 ) -> Path:
     """Write a bundle below ``folder`` (that simulator's ``profiler/perf``) and return its path.
 
     hardware, name: as its cluster file names GPU and model, such as ``H100`` and ``meta-llama/Llama-3.1-8B``. tp:
-    tensor-parallel degrees.
+    tensor-parallel degrees. older: whether to write the columns of versions up to August 2026.
 
     Raises InputError: names with other characters, a model whose layers have anything but full softmax attention
     with a gated network or experts, and as :func:`trine.step_time` does.
@@ -69,7 +73,7 @@ def write_bundle(
     variant = first.precision_name + ("" if first.kv == "bf16" else f"-kv{first.kv}")
     root = Path(folder) / hardware / name / variant
     for ways, deployment in deployments.items():
-        _write_degree(root / f"tp{ways}", deployment, blocks)
+        _write_degree(root / f"tp{ways}", deployment, blocks, older)
     meta = {
         "profiler_version": "trine", "vllm_version": first.engine.version, "gpu": first.gpu.name,
         "hardware": hardware, "model": name, "variant": variant, "tp_degrees": list(tp),
@@ -96,16 +100,23 @@ def _blocks(deployment: Deployment) -> Blocks:
     return Blocks(attention, dense[0] if dense else None, mixtures[0] if mixtures else None)
 
 
-def _write_degree(folder: Path, deployment: Deployment, blocks: Blocks) -> None:
-    """Write the tables of one tensor-parallel degree."""
+def _write_degree(folder: Path, deployment: Deployment, blocks: Blocks, older: bool) -> None:
+    """Write the tables of one tensor-parallel degree; older: in the columns of versions up to August 2026."""
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "dense.csv", ("layer", "tokens", "time_us"), dense_rows(deployment, blocks))
     _write(folder / "per_sequence.csv", ("layer", "sequences", "time_us"), sequence_rows(deployment))
-    axes = ("layer", "prefill_chunk", "prefill_key", "n_decode", "kv_decode", "decode_q_len", "time_us")
-    _write(folder / "attention.csv", axes, attention_rows(deployment, blocks.attention))
-    if blocks.mixture is not None:
-        columns = ("ep", "tokens", "activated_experts", "time_us")
-        _write(folder / "moe.csv", columns, expert_rows(deployment, blocks.mixture))
+    attention = attention_rows(deployment, blocks.attention)
+    if older:
+        _write(folder / "attention.csv", OLDER_ATTENTION, older_attention(attention))
+    else:
+        _write(folder / "attention.csv", ATTENTION, attention)
+    if blocks.mixture is None:
+        return
+    experts = expert_rows(deployment, blocks.mixture)
+    if older:
+        _write(folder / "moe.csv", EXPERTS[1:], (row[1:] for row in experts if row[0] == 1))
+    else:
+        _write(folder / "moe.csv", EXPERTS, experts)
 
 
 def _write(path: Path, header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> None:

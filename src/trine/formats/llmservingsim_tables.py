@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -10,20 +10,20 @@ from trine.common.arrays import Float64
 from trine.errors import InputError
 from trine.inference.deployment import step_timer
 from trine.inference.expert_times import ExpertLayer, experts_us
-from trine.inference.products import TOKENS, gpu_times
+from trine.inference.products import TOKENS, GpuTimes, gpu_times
 from trine.inference.shards import local_products
 from trine.inference.steps import Deployment, PromptChunk
 from trine.workload.architecture.blocks import Attention, Mixer, Mixture, Mlp
 
-if TYPE_CHECKING:
-    pass
-
-
 #: Bounds of the bundle: tokens and sequences of a step, contexts; expert-parallel degrees.
 MAX_TOKENS, MAX_SEQUENCES, MAX_CONTEXT, MAX_EP = 8_192, 1_024, 131_072, 8
+#: Columns of the tables by more than one number, and those of versions up to August 2026.
+ATTENTION = ("layer", "prefill_chunk", "prefill_key", "n_decode", "kv_decode", "decode_q_len", "time_us")
+OLDER_ATTENTION = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us")
+EXPERTS = ("ep", "tokens", "activated_experts", "time_us")
 _SMALLEST = 16
 _ACTIVATION, _LOGIT, _LOGIT_PASSES, _SAMPLING_KERNELS = 2, 4, 3, 8
-Times = Iterator[tuple[object, ...]]
+Times = Iterator[tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,10 @@ def dense_rows(deployment: Deployment, blocks: Blocks) -> Times:
                 yield layer, int(tokens), time_us
 
 
+def _gpu_times(deployment: Deployment) -> GpuTimes:
+    return gpu_times(deployment.gpu, deployment.engine.kernels)
+
+
 def _products(deployment: Deployment, block: Mixer | Mlp, names: tuple[str, str]) -> dict[str, Float64]:
     """Return the times of a block's two products, each with the cast of its input."""
     precision = deployment.precision
@@ -76,7 +80,7 @@ def _products(deployment: Deployment, block: Mixer | Mlp, names: tuple[str, str]
         raise InputError(message, field="model")
     found = {}
     for name, each in zip(names, products, strict=True):
-        times = gpu_times(deployment.gpu).product_us(each.outputs, each.inputs, each.dtype, each.weight_bytes)
+        times = _gpu_times(deployment).product_us(each.outputs, each.inputs, each.dtype, each.weight_bytes)
         casts = precision.casts if each.dtype != "bfloat16" else 0
         found[name] = times + casts * _moved(deployment, 1.5 * _ACTIVATION * each.inputs)
     return found
@@ -84,7 +88,7 @@ def _products(deployment: Deployment, block: Mixer | Mlp, names: tuple[str, str]
 
 def sequence_rows(deployment: Deployment) -> Times:
     """Yield head and sampler by sequences."""
-    model, times = deployment.model, gpu_times(deployment.gpu)
+    model, times = deployment.model, _gpu_times(deployment)
     head = times.product_us(-(-model.vocab // deployment.layout.tp), model.hidden, "bfloat16", 2.0)
     sampler = _LOGIT_PASSES * _moved(deployment, 2 * model.vocab * _LOGIT) + _SAMPLING_KERNELS * times.moved_us(1)
     for layer, curve in (("lm_head", head), ("sampler", sampler)):
@@ -95,7 +99,7 @@ def sequence_rows(deployment: Deployment) -> Times:
 
 def _moved(deployment: Deployment, bytes_per_token: float) -> Float64:
     """Return the time of a memory-bound kernel at each of :data:`TOKENS`."""
-    return np.array([gpu_times(deployment.gpu).moved_us(tokens * bytes_per_token) for tokens in TOKENS])
+    return np.array([_gpu_times(deployment).moved_us(tokens * bytes_per_token) for tokens in TOKENS])
 
 
 def attention_rows(deployment: Deployment, attention: Attention) -> Times:
@@ -118,6 +122,13 @@ def attention_rows(deployment: Deployment, attention: Attention) -> Times:
                 yield "attention", new, key, count, context, 1, prefill_us + decode_us
 
 
+def older_attention(rows: Times) -> Times:
+    """Yield rows of attention in the columns :data:`OLDER_ATTENTION`: cached tokens of a chunk, not its key length."""
+    for _, new, key, count, context, _, time_us in rows:
+        cached = int(key - new / 2)
+        yield new, cached, count, context, time_us
+
+
 def _key_lengths(new: int) -> list[float]:
     """Return key lengths of a chunk: without cached tokens, then with doubling numbers of them."""
     return [new / 2] + [new / 2 + cached for cached in _doubled(_SMALLEST, MAX_CONTEXT)]
@@ -130,7 +141,7 @@ def _doubled(least: int, most: int) -> list[int]:
 def expert_rows(deployment: Deployment, mixture: Mixture) -> Times:
     """Yield experts with their router by expert parallelism, tokens and distinct experts of a GPU."""
     tp, hidden = deployment.layout.tp, deployment.model.hidden
-    times = gpu_times(deployment.gpu)
+    times = _gpu_times(deployment)
     router = times.product_us(mixture.experts, hidden, "bfloat16", 2.0)
     around = router + _moved(deployment, 2 * _ACTIVATION * hidden)
     for ep in _doubled(1, MAX_EP):

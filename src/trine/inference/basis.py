@@ -24,14 +24,19 @@ _SIMULATED = (
     "up to the size of a decode step, run load by load and store by store (trine help levels); larger ones have the "
     "table of the engine's kernel, or the library's costs"
 )
+_WEIGHT_ONLY = (
+    "measured 16-bit GEMMs, and published kernels that widen weights to 16 bits (Marlin, Machete, TensorRT-LLM's)"
+)
+#: Form of stored weights whose kernels have the times of another precision -> warning.
+_OTHER_KERNELS = {"w8a8": "weights and activations are stored in 8-bit integers: their GEMMs take the times of FP8"}
 _TOKENISES = {"together": "all waiting prompts at once", "one-by-one": "one prompt after the other"}
 
 
 def evidence_of(deployment: Deployment, timer: StepTimer) -> tuple[Evidence, ...]:
     """Return the evidence of each kind of time, the surest first within an answer."""
-    found = [
-        Evidence("GEMMs", timer.products_evidence, "measured GEMMs of this GPU or a sibling (aiconfigurator)"),
-    ]
+    measured = "measured GEMMs of this GPU or a sibling (aiconfigurator)"
+    source = _WEIGHT_ONLY if timer.products_evidence == MODELLED else measured
+    found = [Evidence("GEMMs", timer.products_evidence, source)]
     mixers = list(timer.mixers)
     if not all(isinstance(mixer, RECURRENCES) for mixer in mixers):
         source = "measured kernels of inference engines (aiconfigurator)"
@@ -74,12 +79,16 @@ def _kept_words(deployment: Deployment) -> str:
 
 
 def weights_warning(job: ServingJob, deployment: Deployment) -> str:
-    """Return a warning if the weights are stored in a form without a precision in trine, else an empty text."""
+    """Return a warning if the weights are stored in a form without its kernels in trine, else an empty text."""
     stored = deployment.model.stored
-    if job.precision or has_precision(stored):
+    if job.precision:
         return ""
-    nearer = "--precision mxfp4 has experts in 4.25 bits" if _has_experts(deployment) else "--precision fp8 has 8 bits"
-    return f"the weights are stored as {stored}, for which trine has no kernels: 16 bits assumed; {nearer}"
+    if has_precision(stored):
+        return _OTHER_KERNELS.get(stored, "")
+    return (
+        f"the weights are stored as {stored}, for which trine has no kernels: 16 bits assumed; --precision int4 or "
+        "int8 has integers of 4 or 8 bits"
+    )
 
 
 def _has_experts(deployment: Deployment) -> bool:

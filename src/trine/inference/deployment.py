@@ -29,11 +29,11 @@ def resolve(job: ServingJob) -> Deployment:
     cluster = _cluster(job.cluster, job.layout.gpus)
     engine = load_engine(job.engine, job.engine_version)
     name = precision_name(job.precision, model.stored)
-    precision = served_precisions()[name]
+    gpu = gpu_of(cluster)
     check_model(model, job.layout, name)
     return Deployment(
-        model=model, cluster=cluster, gpu=gpu_of(cluster), layout=job.layout, precision=precision, precision_name=name,
-        kv=kv_name(job.kv_precision, engine.kv_precision, name), engine=engine,
+        model=model, cluster=cluster, gpu=gpu, layout=job.layout, precision=served_precisions()[name].on(gpu),
+        precision_name=name, kv=kv_name(job.kv_precision, engine.kv_precision, name), engine=engine,
     )  # fmt: skip
 
 

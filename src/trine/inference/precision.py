@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Annotated, Literal
 
+from trine.cluster.presets import GpuSpec
 from trine.common.inputs import PRESETS
 from trine.common.precision import BY_WORD, CASTS
 from trine.common.schema import BeforeValidator, Field, Spec, one_of
 from trine.common.spec import read_spec
+from trine.compute.tables.machine import generation_of, runs
 from trine.errors import InputError, nearest
 
 #: Folder of everything that only serving needs.
@@ -16,6 +18,7 @@ SERVING = PRESETS / "serving"
 #: Bytes of an element of the KV cache by its precision.
 KV_BYTES = {word: int(BY_WORD[word].bytes) for word in ("bf16", "fp8")}
 DEFAULT = "bf16"
+_HALF_BITS = 16
 
 
 class ServedPrecision(Spec):
@@ -33,12 +36,32 @@ class ServedPrecision(Spec):
     kv: Literal["bf16", "fp8"] = "bf16"
     stored: list[str] = Field(default_factory=list)
     generations: list[str] = Field(default_factory=list)
+    on_request: bool = False
+    widened: Annotated[list[str], Field(min_length=1)] = Field(default_factory=lambda: ["int4", "mxfp4"])
     source: str
 
     @property
     def weight_bytes(self) -> float:
         """Bytes of a weight with its scales."""
         return self.weight_bits / 8
+
+    @property
+    def is_weight_only(self) -> bool:
+        """Whether dense weights have fewer bits than their arithmetic, 16."""
+        return self.dense and self.weight_bits < _HALF_BITS and self.products == BY_WORD[DEFAULT].name
+
+    def is_computed_by(self, gpu: GpuSpec) -> bool:
+        """Return whether the tensor cores of a GPU multiply in the precision."""
+        if self.generations:
+            return generation_of(gpu.name) in self.generations
+        return runs(gpu, self.products)
+
+    def on(self, gpu: GpuSpec) -> ServedPrecision:
+        """Return the precision as a GPU runs it: widened to 16 bits, without casts, if its tensor cores lack it."""
+        if self.products == BY_WORD[DEFAULT].name or self.is_computed_by(gpu):
+            return self
+        widened = {"products": BY_WORD[DEFAULT].name, "casts": 0, "kernels": self.widened[0]}
+        return self.model_copy(update={**widened, "stand_ins": self.widened[1:]})
 
 
 class _ServedPrecisions(Spec):

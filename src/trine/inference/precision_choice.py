@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from trine.cluster.presets import GpuSpec
-from trine.compute.tables.machine import generation_of, runs
-from trine.inference.precision import ServedPrecision, precision_name, served_precisions
+from trine.inference.precision import precision_name, served_precisions
 from trine.workload.architecture.blocks import Mixture
 from trine.workload.architecture.model import Architecture
 
@@ -17,8 +16,9 @@ def has_experts(model: Architecture) -> bool:
 def precisions_of(model: Architecture, gpu: GpuSpec, name: str) -> list[str]:
     """Return the precisions to try: ``name``, or without a name all that the GPU computes in.
 
-    Weights are not widened: precisions with more bits than the stored weights are left out. Precisions of experts need
-    experts. Raises InputError for an unknown name.
+    Weights are not widened: precisions with more bits than the stored weights are left out, and integers that are
+    multiplied in 16 bits unless they are stored. Precisions of experts need experts. Raises InputError for an unknown
+    name.
     """
     if name:
         return [precision_name(name, "")]
@@ -26,14 +26,9 @@ def precisions_of(model: Architecture, gpu: GpuSpec, name: str) -> list[str]:
     stored = known[precision_name("", model.stored)]
     found = []
     for each, precision in known.items():
+        if precision.on_request and precision != stored:
+            continue
         is_useful = precision.dense or has_experts(model)
-        if _computes(gpu, precision) and is_useful and precision.weight_bits <= stored.weight_bits:
+        if precision.is_computed_by(gpu) and is_useful and precision.weight_bits <= stored.weight_bits:
             found.append(each)
     return found
-
-
-def _computes(gpu: GpuSpec, precision: ServedPrecision) -> bool:
-    """Return whether the tensor cores of a GPU multiply in a precision."""
-    if precision.generations:
-        return generation_of(gpu.name) in precision.generations
-    return runs(gpu, precision.products)

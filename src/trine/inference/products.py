@@ -2,7 +2,8 @@
 
 An 8-bit product moves and multiplies the bytes of a 16-bit product with half the inner size, a 4-bit product those of a
 quarter. The measured 16-bit GEMM of that size gives its time. Where 8-bit or 4-bit GEMMs were measured, the time is at
-least the measured one without the quantisation of its input: the tables contain it, and engines run it apart.
+least the measured one without the quantisation of its input: the tables contain it, and engines run it apart. Weights
+that are multiplied in 16 bits have the times of :mod:`trine.inference.weight_only`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import numpy as np
 from trine.cluster.presets import GpuSpec
 from trine.common.arrays import Float64
 from trine.common.evidence import ASSUMED, INTERPOLATED, TRANSFERRED
-from trine.compute.tables.machine import is_foreign, peak_of, runs
+from trine.compute.tables.machine import generation_of, is_foreign
 from trine.compute.tables.operators import QUANTISED, QUANTISED_SHARE, QUANTISED_START_US, OperatorTables
+from trine.inference.weight_only import WeightOnlyProduct
 
 #: Numbers of tokens at which step times are computed; between them they are interpolated.
 TOKENS: Float64 = np.array(
@@ -22,17 +24,19 @@ TOKENS: Float64 = np.array(
 )  # fmt: skip
 #: Kernels before the quantised GEMM in the tables' calls: one finds the maximum, one casts.
 _QUANTISING_KERNELS = 2
-#: Share of the 16-bit peak that a product with dequantised weights reaches: as large 16-bit GEMMs on H100 (0.74).
-_DEQUANTISED_SHARE = 0.7
 #: Bytes of a weight in 16 bits.
 _HALF = 2.0
 
 
 class GpuTimes:
-    """Times of products and memory passes on one GPU; curves are kept."""
+    """Times of products and memory passes on one GPU; curves are kept.
 
-    def __init__(self, gpu: GpuSpec) -> None:
+    engine: whose kernels multiply weights in fewer bits than the arithmetic.
+    """
+
+    def __init__(self, gpu: GpuSpec, engine: str) -> None:
         self.gpu = gpu
+        self.engine = engine
         self._tables = OperatorTables(gpu)
         self._curves: dict[tuple[int, int, str, float], Float64] = {}
 
@@ -61,11 +65,12 @@ class GpuTimes:
     def _product_us(self, outputs: int, inputs: int, dtype: str, weight_bytes: float) -> Float64:
         folded = max(1.0, inputs * weight_bytes / _HALF)
         times = self._tables.products_us(_shapes(outputs, folded))
-        if dtype == "bfloat16" or not runs(self.gpu, dtype):
+        if dtype == "bfloat16":
             if weight_bytes >= _HALF:
                 return times
-            flops = 2 * TOKENS * outputs * inputs
-            return np.maximum(times, 1e6 * flops / (_DEQUANTISED_SHARE * peak_of(self.gpu, "bfloat16")))
+            half_us = self._tables.products_us(_shapes(outputs, inputs))
+            product = WeightOnlyProduct(times, half_us, 2 * TOKENS * outputs * inputs, 8 * weight_bytes)
+            return product.us(generation_of(self.gpu.name), self.engine)
         if not self._tables.has_products(dtype):
             return times
         measured = self._tables.products_us(_shapes(outputs, inputs), dtype)
@@ -86,9 +91,10 @@ def at_tokens(tokens: float, curve: Float64) -> float:
 _kept: dict[tuple[object, ...], GpuTimes] = {}
 
 
-def gpu_times(gpu: GpuSpec) -> GpuTimes:
-    """Return the times of a GPU, which further answers share."""
-    key = gpu.name, gpu.memory_bytes_per_s, gpu.num_compute_units, gpu.power_w, tuple(sorted(gpu.flop_per_s.items()))
+def gpu_times(gpu: GpuSpec, engine: str) -> GpuTimes:
+    """Return the times of a GPU with the kernels of an engine, which further answers share."""
+    rates = tuple(sorted(gpu.flop_per_s.items()))
+    key = gpu.name, engine, gpu.memory_bytes_per_s, gpu.num_compute_units, gpu.power_w, rates
     if key not in _kept:
-        _kept[key] = GpuTimes(gpu)
+        _kept[key] = GpuTimes(gpu, engine)
     return _kept[key]

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated
 
+from trine.cluster.presets import GpuSpec
 from trine.common.schema import Field, Spec
 from trine.common.spec import read_spec
-from trine.inference.precision import SERVING
+from trine.compute.tables.machine import is_foreign
+from trine.inference.precision import SERVING, ServedPrecision
 
 Factors = Annotated[list[float], Field(min_length=2, max_length=2)]
 
@@ -19,6 +21,7 @@ class ServingRanges(Spec):
     tpot: Factors
     ttft: Factors
     assumed_power: Annotated[float, Field(ge=1, le=10)]
+    weight_only_power: Annotated[float, Field(ge=1, le=10)]
     source: str
 
 
@@ -45,7 +48,14 @@ class Estimate:
         return Estimate(amount / self.value, amount / self.high, amount / self.low)
 
 
-def ranged(value: float, factors: list[float], is_assumed: bool) -> Estimate:
-    """Return an estimate of a time; is_assumed: no kernel of the GPU's kind was measured."""
-    power = serving_ranges().assumed_power if is_assumed else 1.0
+def ranged(value: float, factors: list[float], power: float) -> Estimate:
+    """Return an estimate of a time; power: to which the factors are raised (:func:`range_power`)."""
     return Estimate(value, value * factors[0] ** power, value * factors[1] ** power)
+
+
+def range_power(gpu: GpuSpec, precision: ServedPrecision) -> float:
+    """Return the power of the range's factors: 1 if kernels of the precision were measured on GPUs of the kind."""
+    ranges = serving_ranges()
+    if is_foreign(gpu.name):
+        return ranges.assumed_power
+    return ranges.weight_only_power if precision.is_weight_only else 1.0

@@ -73,7 +73,7 @@ def _precision_with_room(job: ServingJob, deployment: Deployment) -> str | None:
     known = served_precisions()
     names = precisions_of(deployment.model, deployment.gpu, "")
     for name in sorted(names, key=lambda each: -round(known[each].weight_bits)):
-        other = replace(deployment, precision=known[name], precision_name=name)
+        other = replace(deployment, precision=known[name].on(deployment.gpu), precision_name=name)
         if known[name].weight_bits < deployment.precision.weight_bits and _has_room(job, other):
             return name
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from trine.compute.tables.machine import is_foreign, peak_of, runs
+from trine.compute.tables.machine import peak_of, runs
 from trine.errors import InputError
 from trine.inference.answer import ServingAnswer
 from trine.inference.basis import NOT_MODELLED, evidence_of, notes_of, weights_warning
@@ -18,7 +18,7 @@ from trine.inference.loadstore import LOADSTORE, decode_bytes, loadstore_timer, 
 from trine.inference.loop import ClientLoad, LoopTimes
 from trine.inference.memory import kv_bytes_per_token
 from trine.inference.numbers import AllReduceLevels, StepPart
-from trine.inference.ranges import ranged, serving_ranges
+from trine.inference.ranges import range_power, ranged, serving_ranges
 from trine.inference.room import any_of, changes_with_room, nearest_ways
 from trine.inference.steps import (
     ATTENTION,
@@ -163,11 +163,11 @@ class _Service:
         times = self._times(sequences)
         queues = self.requests > running
         decode, prefill = self._decode_step(sequences), self._prefill_step()
-        ranges, is_assumed = serving_ranges(), is_foreign(self.deployment.gpu.name)
-        end_to_end = ranged(times.end_to_end_us * self.requests / running * _S, ranges.tpot, is_assumed)
+        ranges, power_of_range = serving_ranges(), range_power(self.deployment.gpu, self.deployment.precision)
+        end_to_end = ranged(times.end_to_end_us * self.requests / running * _S, ranges.tpot, power_of_range)
         rate = end_to_end.per(self.requests * self._output_tokens)
         has_tpot = job.phase != "prefill" and job.output_tokens > 1
-        tpot = ranged(times.tpot_us * _S, ranges.tpot, is_assumed) if has_tpot else None
+        tpot = ranged(times.tpot_us * _S, ranges.tpot, power_of_range) if has_tpot else None
         has_ttft = not queues and job.phase != "decode"
         power = self.deployment.gpu.power_w
         return ServingAnswer(
@@ -175,7 +175,7 @@ class _Service:
             cluster=self.deployment.cluster.name, gpus=gpus,
             engine=f"{self.deployment.engine.title} {self.deployment.engine.version}",
             precision=self.deployment.precision_name, kv_precision=self.deployment.kv,
-            ttft_s=ranged(times.ttft_us * _S, ranges.ttft, is_assumed) if has_ttft else None,
+            ttft_s=ranged(times.ttft_us * _S, ranges.ttft, power_of_range) if has_ttft else None,
             ttft_refusal=self._refusal(queues, fitting), tpot_s=tpot, end_to_end_s=end_to_end,
             output_tokens_per_s=rate, tokens_per_s_per_gpu=rate.times(1 / gpus),
             tokens_per_s_per_user=rate.times(1 / self.requests) if tpot is None else tpot.per(1.0),

@@ -11,6 +11,7 @@ from trine.cluster import Cluster, load_cluster
 from trine.common.arguments import check_whole, takes
 from trine.common.units import MAX_GPUS
 from trine.errors import InputError, PlanError, SpecError, nearest
+from trine.inference.communication import gpu_of
 from trine.inference.layouts import MAX_COPY_GPUS, node_sizes
 from trine.inference.plan_serving import raise_unmet, serving_space
 from trine.inference.point_search import PointSearch
@@ -64,11 +65,11 @@ def size_serving(
     if not names:
         raise InputError("sizing needs a machine: a preset such as hgx-h200, or a file", field="cluster")
     needed = _Need(requests_per_second / utilisation, options.output_tokens, max_gpus)
+    prices = [_price_of(gpu_of(load_cluster(name)).name, dollars_per_gpu_hour) for name in names]
     machines, errors = [], []
-    for name in names:
+    for name, price in zip(names, prices, strict=True):
         try:
             point = _smallest(model, name, options, needed)
-            price = _price_of(point.answer.gpu, dollars_per_gpu_hour)
             tokens_per_s = requests_per_second * options.output_tokens
             machines.append(ServedMachine(str(name), point, tokens_per_s=tokens_per_s, dollars_per_gpu_hour=price))
         except PlanError as error:

@@ -10,12 +10,11 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from trine.common.arguments import check_whole, named_arguments
-from trine.compute.tables.machine import is_foreign
 from trine.errors import InputError, nearest
 from trine.inference.context import ContextWarning, context_warning
 from trine.inference.deployment import resolve, step_timer
 from trine.inference.job import MAX_WAYS, ServingJob, ServingLayout
-from trine.inference.ranges import Estimate, ranged, serving_ranges
+from trine.inference.ranges import Estimate, range_power, ranged, serving_ranges
 from trine.inference.stack import Stack, read_stack
 from trine.inference.step_table import StepTable, read_batch
 from trine.inference.steps import Deployment
@@ -156,7 +155,7 @@ def _prepare(
     found = _prepared.get(key)
     if found is None:
         deployment = resolve(layout.job(model, cluster))
-        factors = ranged(1.0, serving_ranges().tpot, is_foreign(deployment.gpu.name))
+        factors = ranged(1.0, serving_ranges().tpot, range_power(deployment.gpu, deployment.precision))
         if stack is not None:
             factors = _corrected(deployment, read_stack(stack), factors)
         low, high = factors.low / factors.value, factors.high / factors.value

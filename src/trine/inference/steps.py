@@ -15,6 +15,7 @@ import numpy as np
 from trine.cluster import Cluster
 from trine.cluster.presets import GpuSpec
 from trine.common.arrays import Float64
+from trine.common.evidence import ASSUMED, MODELLED
 from trine.inference import recurrence_times
 from trine.inference.attention_times import AttentionTimes, HeadShapes, LatentTimes
 from trine.inference.communication import Communication
@@ -115,7 +116,7 @@ class StepTimer:
         """communication: of the same cluster and engine, shared with other layouts."""
         self.deployment = deployment
         engine, gpu = deployment.engine.kernels, deployment.gpu
-        self._times = gpu_times(gpu)
+        self._times = gpu_times(gpu, engine)
         self._attention = AttentionTimes(gpu, engine, deployment.kv)
         self._latent = LatentTimes(gpu, engine, deployment.kv)
         self.communication = communication or Communication(deployment.cluster, deployment.engine)
@@ -133,7 +134,8 @@ class StepTimer:
     @property
     def products_evidence(self) -> str:
         """Evidence of the products."""
-        return self._times.evidence
+        is_modelled = self.deployment.precision.is_weight_only and self._times.evidence != ASSUMED
+        return MODELLED if is_modelled else self._times.evidence
 
     @property
     def attention_evidence(self) -> str:

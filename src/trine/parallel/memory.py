@@ -418,7 +418,8 @@ class StageMemory:
         sizes["optimizer_state"] = int(sum(state.values()) * context.optimizer_share(self._stage))
         sizes["buckets"] = bucket_bytes
         sizes["gradients"] = sum(self._lasting.values())
-        sizes["workspaces"] = self._style.workspace_bytes + self._extras.dummy_bytes
+        extras = self._extras
+        sizes["workspaces"] = self._style.workspace_bytes + extras.expert_workspace_bytes + extras.dummy_bytes
         for change in changes:
             change(sizes)
         return tuple(sizes[name] for name in MEMORY_CATEGORIES)

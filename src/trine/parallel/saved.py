@@ -40,7 +40,8 @@ class Extras:
     fused: weights whose gradients the GEMM itself accumulates, and their number of matrices on a rank: a grouped weight
     has one for each local expert. dummy_bytes: bytes of the dummy gradients that replace them, one of each shape of a
     matrix (Transformer Engine, get_dummy_wgrad in pytorch/module/base.py; module/grouped_linear.py asks for one
-    expert's shape, because each expert's weight is a parameter).
+    expert's shape, because each expert's weight is a parameter). expert_workspace_bytes: workspaces of the GEMMs of
+    experts, if there are any.
     """
 
     def __init__(self, context: JobContext, forward: Iterable[Operator]) -> None:
@@ -53,8 +54,10 @@ class Extras:
         self._kept: set[int] = set()  # storages that stay allocated although their operators are recomputed
         self.fused: dict[int, int] = {}
         self._add_chunks()
+        self.expert_workspace_bytes = 0
         for op in forward:
             self._add_more(op)
+            self._add_router(op)
             self._add_kept(op)
             self._add_gathered(op)
             self._add_fused(op)
@@ -79,6 +82,16 @@ class Extras:
             self._added.setdefault(op.id, {})[_MORE - op.id] = tensor
             self._factor[_MORE - op.id] = Fraction(times).limit_denominator(1000)
 
+    def _add_router(self, op: Operator) -> None:
+        """Add what a router keeps for each token and expert beside its logits, and the workspaces of the experts."""
+        if is_expert(op):
+            self.expert_workspace_bytes = self._style.expert_workspace_bytes
+        if op.layer.endswith(".router") and self._style.router_bytes:
+            logits = self._tensors[op.outputs[0]]
+            self._added.setdefault(op.id, {})[_MORE - op.id] = logits.id
+            item_bytes = Fraction(ITEM_BYTES[logits.dtype])
+            self._factor[_MORE - op.id] = Fraction(self._style.router_bytes).limit_denominator(1000) / item_bytes
+
     def _add_kept(self, op: Operator) -> None:
         """Add the part of a recomputed GEMM's output that is kept anyway."""
         if self._style.selective == ATTENTION or self._context.plan.recompute != "selective" or not layer_of(op.layer):
@@ -98,7 +111,8 @@ class Extras:
         plan, split = self._context.plan, self._context.split_of(op)
         moves_tokens = plan.sequence_parallel or plan.expert_tp != plan.tp
         gathers_first = self._style.dispatcher == "allgather" and plan.ep == 1 and is_expert(op)
-        if not (self._style.gathered_inputs == "kept" or gathers_first) or not moves_tokens or split is None:
+        keeps = self._style.gathered_inputs == "kept" or gathers_first or self._keeps_input_of(op)
+        if not keeps or not moves_tokens or split is None:
             return
         if gathers_first and split.mode == "row":  # the sums of its ranks are scaled by the router's shares and kept
             self._added.setdefault(op.id, {})[_GATHERED - op.id] = op.outputs[0]
@@ -108,6 +122,10 @@ class Extras:
             if is_expert(op):
                 self._factor[_GATHERED - op.id] = self._context.token_partition.expert_tokens
             self._instead[op.id] = self._tensors[op.inputs[0]].storage
+
+    def _keeps_input_of(self, op: Operator) -> bool:
+        """Return whether ``op`` is an expert's GEMM whose gathered input is kept."""
+        return is_expert(op) and self._style.expert_inputs == "kept" and self._context.plan.expert_tp > 1
 
     def _add_fused(self, op: Operator) -> None:
         """Collect the weights of the blocks' linear layers; embedding and head have separate gradients."""

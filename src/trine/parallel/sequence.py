@@ -111,7 +111,9 @@ class SequenceCollectives(SplitCollectives):
             return op.inputs[0]  # each rank casts the gradient of its tokens before the gather
         if split.mode in ("row", "embedding"):
             return forward.outputs[0]
-        if split.mode == "column" and self.context.memory_style.gathered_inputs == "again":
+        style = self.context.memory_style
+        is_kept = style.gathered_inputs == "kept" or (is_expert(op) and style.expert_inputs == "kept")
+        if split.mode == "column" and not is_kept:
             return None if self._is_frozen(forward) else next(iter(self.differentiable_input(op)), None)
         return None
 

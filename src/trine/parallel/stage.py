@@ -71,14 +71,7 @@ class StageBuilder(StageProgram):
                     self._joined(group, step)
             self.writer.thread.end_passes(synchronisations)
             self._optimizer_step(step)
-        local, keeps = self.context.local_bytes, self.context.memory_style.buckets != "never"
-        if keeps:
-            bucket_bytes = sum(local[weight] for bucket in self.buckets for weight in bucket.weights)
-        else:
-            bucket_bytes = 0
-        resident = self.memory.resident(
-            self.weights, self.optimizer, bucket_bytes, [ext.resident for ext in self.extensions]
-        )
+        resident = self.resident_bytes()
         host_bytes = sum(extension.host_bytes() for extension in self.extensions)
         name = f"stage {self.stage}"
         if not self.context.expert_load.is_even:
@@ -87,6 +80,16 @@ class StageBuilder(StageProgram):
             name += f", {self.context.kind}"
         self._close()
         return replace(self.writer.finish(name, resident), host_bytes=host_bytes)
+
+    def resident_bytes(self) -> tuple[int, ...]:
+        """Return the bytes of each category of memory that persist across steps."""
+        local, keeps = self.context.local_bytes, self.context.memory_style.buckets != "never"
+        if keeps:
+            bucket_bytes = sum(local[weight] for bucket in self.buckets for weight in bucket.weights)
+        else:
+            bucket_bytes = 0
+        changes = [extension.resident for extension in self.extensions]
+        return self.memory.resident(self.weights, self.optimizer, bucket_bytes, changes)
 
     def _close(self) -> None:
         """Let go of the extensions, which refer to this object: the lists of steps are then freed at once."""

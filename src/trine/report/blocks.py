@@ -275,9 +275,9 @@ class TimelineBlock:
     micro-batch, -1: none; None if no span has one. cause: int32[spans], the span
     that released a span, -1: none. reason: int8[spans], index into ``reasons``, -1: none. critical: uint8[spans], 1 on
     the critical path. zooms: for each of ``details`` the word by which ``--zoom`` finds its collective, quoted for a
-    shell, "" for none. command: the line to which ``--zoom`` is added. zoomed: the word of the collective that the
-    answer has at both levels. zoom_answer: what the answer says about it. legend: words of ``colours``, empty for the
-    names of the colours.
+    shell, "" for none. programs: the ``names`` of operators that ``--zoom`` can run. command: the line to which
+    ``--zoom`` is added. zoomed: the word of the collective or operator that the answer has at both levels. zoom_answer:
+    what the answer says about it. legend: words of ``colours``, empty for the names of the colours.
     """
 
     KIND: ClassVar[str] = "timeline"
@@ -300,6 +300,7 @@ class TimelineBlock:
     microbatch: npt.NDArray[np.signedinteger] | None = None
     repeats: tuple[RepeatedPeriod, ...] = ()
     zooms: tuple[str, ...] = ()
+    programs: tuple[int, ...] = ()
     command: str = ""
     zoomed: str = ""
     zoom_answer: str = ""

@@ -63,12 +63,15 @@ def _look_up(keys: Int64, values: Int64, wanted: Int64) -> Int64:
 
 def span_causes(spans: Spans, span_of: Int64, task_cause: Int64) -> npt.NDArray[np.int32]:
     """Return the span that released each span, -1: none. Causes without a span are followed back in time."""
-    cause = task_cause[spans.task]
-    for _ in range(len(task_cause)):
-        hidden = (cause >= 0) & (span_of[cause] < 0)
-        if not hidden.any():
+    # The nearest task with a span, from each task back: each round doubles the length of the way.
+    nearest = np.where(span_of >= 0, np.arange(len(span_of)), task_cause)
+    nearest = np.append(nearest, -1)  # -1, no task, stays
+    for _ in range(len(span_of).bit_length()):
+        further = nearest[nearest]
+        if np.array_equal(further, nearest):
             break
-        cause[hidden] = task_cause[cause[hidden]]
+        nearest = further
+    cause = nearest[task_cause[spans.task]]
     found = np.where(cause >= 0, span_of[cause], -1)
     found[found == np.arange(len(found))] = -1
     return found.astype(np.int32)

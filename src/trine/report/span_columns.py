@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from shlex import quote
 
 import numpy as np
@@ -9,6 +11,7 @@ import numpy.typing as npt
 
 from trine.common.arrays import Int64
 from trine.common.units import format_bytes
+from trine.compute.kinds import LOOP_FAMILIES, family_of, kind_of_name
 from trine.graph.taskgraph import COMPUTE, TaskGraph
 from trine.report.run_spans import SPAN_AXES, kind_of_transfer
 from trine.results.activity import PHASE_NAMES, launches
@@ -27,20 +30,30 @@ _LAUNCH, _FIRST_AXIS = SPAN_COLOURS.index("launch"), SPAN_COLOURS.index("tp")
 
 def span_details(graph: TaskGraph, tasks: Int64) -> tuple[npt.NDArray[np.signedinteger], tuple[str, ...]]:
     """Return the layer, or the size and algorithm of a collective, of each span: codes, and their words."""
+    is_compute = graph.kind[tasks] == COMPUTE
+    layer = graph.labels.layer[tasks].astype(np.int64)
+    collective = np.where(is_compute, -1, graph.labels.collective[tasks].astype(np.int64))
+    sizes = np.where(is_compute | (collective >= 0), -1, graph.size_bytes[tasks])
+    different, first, of_span = np.unique(
+        np.stack([layer, collective, sizes]), axis=1, return_index=True, return_inverse=True
+    )
     words: dict[str, int] = {}
-    layer, collective = graph.labels.layer[tasks].tolist(), graph.labels.collective[tasks].tolist()
-    sizes, kinds = graph.size_bytes[tasks].tolist(), graph.kind[tasks].tolist()
-    codes = np.empty(len(tasks), np.int32)
-    for place, (of_layer, of_collective, size, kind) in enumerate(zip(layer, collective, sizes, kinds, strict=True)):
-        parts = [graph.layer_names[of_layer]] if of_layer >= 0 else []
-        if kind != COMPUTE and of_collective >= 0:
-            label = graph.collectives[of_collective]
-            parts.append(f"{format_bytes(label.size_bytes)} on {label.num_ranks} ranks, {label.algorithm}")
-        elif kind != COMPUTE:
-            parts.append(format_bytes(size))
-        text = ", ".join(parts)
+    codes = np.empty(different.shape[1], np.int32)
+    for place in np.argsort(first).tolist():
+        text = _detail(graph, *different[:, place].tolist())
         codes[place] = words.setdefault(text, len(words)) if text else -1
-    return narrow(codes), tuple(words)
+    return narrow(codes[of_span.reshape(-1)]), tuple(words)
+
+
+def _detail(graph: TaskGraph, layer: int, collective: int, size_bytes: int) -> str:
+    """Return the words of a span with these codes, -1: none."""
+    parts = [graph.layer_names[layer]] if layer >= 0 else []
+    if collective >= 0:
+        label = graph.collectives[collective]
+        parts.append(f"{format_bytes(label.size_bytes)} on {label.num_ranks} ranks, {label.algorithm}")
+    elif size_bytes >= 0:
+        parts.append(format_bytes(size_bytes))
+    return ", ".join(parts)
 
 
 def zoom_words(graph: TaskGraph, tasks: Int64, codes: npt.NDArray[np.signedinteger], count: int) -> tuple[str, ...]:
@@ -57,6 +70,16 @@ def zoom_words(graph: TaskGraph, tasks: Int64, codes: npt.NDArray[np.signedinteg
             continue
         words[code] = quote(graph.layer_names[layer] if layer >= 0 else graph.collectives[collective].axis)
     return tuple(words)
+
+
+def operators_with_program(names: Sequence[str]) -> tuple[int, ...]:
+    """Return the positions of the names that ``--zoom`` can run as operators, and that need no quotes in a shell."""
+    found = []
+    for place, name in enumerate(names):
+        family = family_of(kind_of_name(name))
+        if re.fullmatch(r"[\w.:]+", name) and family not in LOOP_FAMILIES | {"view", "other"}:
+            found.append(place)
+    return tuple(found)
 
 
 def narrow(codes: npt.NDArray[np.signedinteger]) -> npt.NDArray[np.signedinteger]:

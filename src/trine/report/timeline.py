@@ -13,7 +13,14 @@ import numpy as np
 from trine.report.blocks import TimelineBlock
 from trine.report.run_spans import Spans, all_spans, only_rows
 from trine.report.span_causes import critical_spans, span_causes, span_of_tasks
-from trine.report.span_columns import SPAN_COLOURS, narrow, span_colours, span_details, zoom_words
+from trine.report.span_columns import (
+    SPAN_COLOURS,
+    narrow,
+    operators_with_program,
+    span_colours,
+    span_details,
+    zoom_words,
+)
 from trine.report.span_ranks import place_of_row, rows_within, shown_row_of_each, shown_rows, track_groups
 from trine.report.span_repeats import repeated_periods, skipped_ps
 from trine.results.records import task_names
@@ -78,6 +85,7 @@ def timeline(run: TaskRun, max_spans: int = MAX_SPANS) -> TimelineBlock | None:
         reason=excerpt.wait_reasons[spans.task].astype(np.int8),
         critical=critical_spans(spans, span_of, on_path),
         repeats=repeated_periods(run, window, unit_ps),
+        programs=operators_with_program([name_words[code] for code in used.tolist()]),
         zooms=zoom_words(graph, spans.task, details, len(detail_words)),
         note=_note(run, spans, rows),
     )

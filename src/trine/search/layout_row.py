@@ -25,7 +25,7 @@ class LayoutRow:
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome of its simulation."""
+        """The outcome of its simulation, or the screen's estimate."""
         return self.ranked.outcome
 
     @property
@@ -38,6 +38,29 @@ class LayoutRow:
     def samples_per_s(self) -> float | None:
         """Samples per second of all GPUs; None if the layout was refused."""
         return per_second(self.outcome.samples, self.outcome.step_ps) if self.outcome.step_ps else None
+
+    @property
+    def compute_ps(self) -> int | None:
+        """Compute time of the step in ps; None if the layout is estimated."""
+        return self._part("compute_ps")
+
+    @property
+    def exposed_ps(self) -> int | None:
+        """Exposed communication of the step in ps; None if the layout is estimated."""
+        return self._part("exposed_ps")
+
+    @property
+    def bubble_ps(self) -> int | None:
+        """Bubble of the step in ps; None if the layout is estimated."""
+        return self._part("bubble_ps")
+
+    @property
+    def idle_ps(self) -> int | None:
+        """Other waits of the step in ps; None if the layout is estimated."""
+        return self._part("idle_ps")
+
+    def _part(self, name: str) -> int | None:
+        return None if self.outcome.is_estimated else getattr(self.outcome, name)
 
     @property
     def communication_s(self) -> dict[str, float]:
@@ -75,7 +98,11 @@ LAYOUT = Columns(
     _field("expert_overlap", "true/false"),
     _field("shared_expert_overlap", "true/false"),
     _field("dispatch", "text", _USUAL),
-    Column(key="step_time_s", unit="s", meaning="Simulated step time.", attribute="outcome.step_ps"),
+    Column(
+        key="is_estimated", unit="true/false", meaning="Whether the screen estimated the row without a simulation.",
+        attribute="outcome.is_estimated",
+    ),
+    Column(key="step_time_s", unit="s", meaning="Simulated or estimated step time.", attribute="outcome.step_ps"),
     Column(
         key="step_time_low_s", unit="s", meaning="Likely range of the step time.", null_if="unknown",
         attribute="outcome.low_ps",
@@ -92,10 +119,10 @@ LAYOUT = Columns(
     Column(key="tokens_per_s", unit="1/s", meaning=_RATES, null_if="unknown"),
     Column(key="samples_per_s", unit="1/s", meaning=_RATES, null_if="unknown"),
     Column(key="mfu", unit="fraction", meaning=_RATES, null_if="unknown", attribute="outcome.mfu"),
-    Column(key="compute_s", unit="s", meaning=_PARTS, attribute="outcome.compute_ps"),
-    Column(key="exposed_communication_s", unit="s", meaning=_PARTS, attribute="outcome.exposed_ps"),
-    Column(key="bubble_s", unit="s", meaning=_PARTS, attribute="outcome.bubble_ps"),
-    Column(key="idle_s", unit="s", meaning=_PARTS, attribute="outcome.idle_ps"),
+    Column(key="compute_s", unit="s", meaning=_PARTS, null_if="estimated", attribute="compute_ps"),
+    Column(key="exposed_communication_s", unit="s", meaning=_PARTS, null_if="estimated", attribute="exposed_ps"),
+    Column(key="bubble_s", unit="s", meaning=_PARTS, null_if="estimated", attribute="bubble_ps"),
+    Column(key="idle_s", unit="s", meaning=_PARTS, null_if="estimated", attribute="idle_ps"),
     Column(
         key="communication_s", unit="object of numbers (s)",
         meaning="Transfer time of collectives by axes, hidden or exposed.",

@@ -45,12 +45,27 @@ class LikelyCosts:
         largest = _with_micro_batch(_kind_of(form), self._sizes[_kind_of(form)][-1])
         return self._forms[form if largest in self._costs else largest]
 
+    def is_close(self, form: tuple[object, ...]) -> bool:
+        """Return whether a form is measured, or micro-batches below and above it."""
+        if form in self._costs:
+            return True
+        kind, size = _kind_of(form), _micro_batch_of(form)
+        known = self._measured(kind)
+        return bool(known) and min(known) < size < max(known)
+
+    def _measured(self, kind: tuple[object, ...]) -> list[int]:
+        """Return the micro-batches of a kind that are measured."""
+        sizes = self._sizes.get(kind, ())
+        return [size for size in sizes if self._costs.get(_with_micro_batch(kind, size)) is not None]
+
     def of(self, form: tuple[object, ...]) -> LayerCosts | None:
         """Return the measured costs of a form, or a guess; None without a smaller measured micro-batch."""
         if form in self._costs:
             return self._costs[form]
         kind, size = _kind_of(form), _micro_batch_of(form)
-        measured = [each for each in self._sizes[kind] if self._costs.get(_with_micro_batch(kind, each)) is not None]
+        measured = [
+            each for each in self._sizes.get(kind, ()) if self._costs.get(_with_micro_batch(kind, each)) is not None
+        ]
         found = self._guesses.get(form)
         if found is not None and found[0] == len(measured):
             return found[1]

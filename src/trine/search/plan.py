@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trine.cluster import load_cluster
 from trine.cluster.parts import SCALE_OUT
 from trine.common.arguments import check_whole, option, takes
+from trine.common.evidence import ASSUMED, Evidence
 from trine.common.units import MAX_GPUS
 from trine.compute.origin import known_gpu
 from trine.errors import InputError
@@ -28,6 +29,7 @@ from trine.search.search import Search, workers
 from trine.search.space import Layout, Space
 from trine.search.stage_layout import PLACEMENT
 from trine.search.switches import switch_settings
+from trine.search.usual_batch import usual_batch
 from trine.search.worker import PackedJob, SearchJob, simulate_layout
 from trine.training.options import SimulateOptions
 from trine.training.setup import JobMachine, setup_machine, setup_workload
@@ -39,14 +41,19 @@ if TYPE_CHECKING:
 
 #: Most layouts of an answer.
 MAX_TOP = 1000
+#: The machine of a search that names only a number of GPUs.
+USUAL_CLUSTER = "dgx-h100"
+#: The assumption about the machine of a request that has none.
+ASSUMED_MACHINE = Evidence("machine", ASSUMED, f"{USUAL_CLUSTER}, since the request has only a number of GPUs")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanOptions:
     """Options of a search.
 
-    gpus: number of GPUs; None: all of the cluster. global_batch: samples per step of all replicas. cluster: a Cluster,
-    a preset or a file; a preset or file gets the nodes for ``gpus``. precision, trainable: as in
+    gpus: number of GPUs; None: all of the cluster. global_batch: samples per step of all replicas; None: as published
+    for the model, or 4 Mi tokens (presets/training_batches.yaml). cluster: a Cluster, a preset or a file; a preset or
+    file gets the nodes for ``gpus``; None: USUAL_CLUSTER, if ``gpus`` are given. precision, trainable: as in
     :class:`trine.training.options.SimulateOptions`. fix: fields of :class:`trine.Plan` that
     every layout has. top: layouts in the answer; each must beat no other simulated one. software, gradient_dtype, loss,
     gpu: as in :class:`trine.training.options.SimulateOptions`; one profile holds for all layouts. pareto: search the
@@ -59,9 +66,7 @@ class PlanOptions:
     with_power: outcomes have the power of the GPUs.
     """
 
-    global_batch: int = option(
-        help="Set the samples per step of all replicas.", needed="a search needs the batch: global_batch N"
-    )
+    global_batch: int | None = option(None, "Set the samples per step of all replicas [as published, or 4 Mi tokens].")
     gpus: int | None = option(None, "Use N GPUs, filling nodes in order [the cluster's].")
     cluster: Cluster | str | os.PathLike[str] | None = None
     fix: Mapping[str, Any] = option(factory=dict, help="Fix a field of all layouts, such as tp=8; repeatable.")
@@ -119,7 +124,14 @@ def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> P
         each for each in settings_of_experts
         if dialect is None or all(has_name(dialect, *pair) for pair in each.items())
     ]  # fmt: skip
-    space = Space(gpus, options.global_batch, LayoutFacts(workload), software.profile, options.fix, _domain(cluster),
+    facts, domain = LayoutFacts(workload), _domain(cluster)
+    assumptions = [] if options.cluster else [ASSUMED_MACHINE]
+    batch = options.global_batch or (options.given or {}).get("global_batch")
+    if batch is None:
+        usual = usual_batch(str(workload.metadata.get("model", "")), facts.sequence, gpus, domain)
+        batch = usual.samples
+        assumptions.append(Evidence("global batch", ASSUMED, f"{batch:,} samples; {usual.source}"))
+    space = Space(gpus, batch, facts, software.profile, options.fix, domain,
                   None if dialect is None else partial(has_name, dialect), switches)  # fmt: skip
     check_weights(workload, gpus, memory_of(machine), not any(each != "none" for each in space.offloads))
     job = PackedJob(SearchJob(workload=workload, options=settings, gpus=gpus, with_power=options.with_power))
@@ -133,14 +145,15 @@ def plan(model: Workload | str | os.PathLike[str], *, options: PlanOptions) -> P
     name = str(model) if is_model(model) else workload.name
     return PlanSearch(
         model=name.removeprefix("model:"), gpus=gpus, gpu=target.name if target else machine.target or "GPU",
-        cluster=cluster.name, software=software.name, global_batch=options.global_batch,
+        cluster=cluster.name, software=software.name, global_batch=batch,
         sequence=space.facts.sequence, layers=space.facts.layers,
         num_layouts=search.num_layouts, num_screened=search.num_screened, num_simulated=search.num_simulated,
-        ranked=tuple(search.ranked[: options.top]), simulated=tuple(search.ranked), given=given,
+        ranked=tuple(search.answer()), simulated=tuple(search.ranked), given=given,
         rejected=dict(search.rejected), node_gpus=search.node_gpus, screen_errors=tuple(search.errors),
         frontier=pareto(search.ranked) if options.pareto else (),
-        command=train_command(name, search.ranked[0].layout, options.global_batch, options.cluster, _num_nodes(cluster),
-                              space.fixed),
+        command=train_command(name, search.ranked[0].layout, batch, options.cluster or USUAL_CLUSTER,
+                              _num_nodes(cluster), space.fixed),
+        assumptions=tuple(assumptions),
         fabric=fabric_note(cluster, search.ranked), fabric_error=fabric_error(cluster),
         plan=resolve_layout(space.plan(search.ranked[0].layout), software.profile, space.facts)[0],
     )  # fmt: skip
@@ -153,13 +166,15 @@ def memory_of(machine: JobMachine) -> int:
 
 
 def _check(options: PlanOptions) -> None:
-    check_whole("global_batch", options.global_batch, 1, MAX_BATCH)
+    if options.global_batch is not None:
+        check_whole("global_batch", options.global_batch, 1, MAX_BATCH)
     check_whole("top", options.top, 1, MAX_TOP)
     for name in ("gpus", "workers", "most_simulated"):
         if getattr(options, name) is not None:
             check_whole(name, getattr(options, name), 1, MAX_GPUS)
-    if options.cluster is None:
-        raise InputError("a search needs a machine: a preset such as dgx-h100, or a file", field="cluster")
+    if options.cluster is None and options.gpus is None:
+        message = "a search needs a machine or a number of GPUs: a preset such as dgx-h100, or a file"
+        raise InputError(message, field="cluster")
 
 
 def _cluster(options: PlanOptions) -> Cluster:
@@ -170,8 +185,7 @@ def _cluster(options: PlanOptions) -> Cluster:
         if options.gpus is not None and options.gpus > len(cluster.gpus):
             raise InputError(f"the cluster has {len(cluster.gpus)} GPUs, got {options.gpus}", field="gpus")
         return cluster
-    assert cluster is not None
-    return load_cluster(cluster, gpus=options.gpus)
+    return load_cluster(cluster or USUAL_CLUSTER, gpus=options.gpus)
 
 
 def _num_nodes(cluster: Cluster) -> int:

@@ -275,7 +275,7 @@ class Probe:
         key = (plan.tp, plan.ep, plan.etp)
         if key not in self._resident:
             short = self._context(self._shorter, replace(plan, recompute="none", batch=1, micro_batch=1))
-            self._resident[key] = StageBuilder(short, 0, True).build().resident_bytes
+            self._resident[key] = StageBuilder(short, 0, True).resident_bytes()
         return self._resident[key]
 
     def _alone(self, plan: Plan) -> Callable[[Collective], int]:

@@ -1,4 +1,4 @@
-"""A simulated layout in the ranking of a search."""
+"""A layout in the ranking of a search."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from trine.search.worker import Outcome
 
 
 class Ranked(NamedTuple):
-    """A simulated layout and its outcome. bound_ps: the lower bound of its time; screened_ps: the screen's estimate.
+    """A layout and its outcome, simulated or estimated.
 
-    Either is 0 if it is unknown.
+    bound_ps: the lower bound of its time; screened_ps: the screen's estimate. Either is 0 if it is unknown.
     """
 
     layout: Layout

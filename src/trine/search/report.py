@@ -29,12 +29,14 @@ _FRONTIER = "time against memory: no other simulated layout has less of both"
 class PlanSearch(Report):
     """Result of :func:`trine.plan`: ranked layouts, the best first.
 
-    ranked: the requested number of layouts, of all ``simulated`` ones. frontier: layouts that no other beats in both
+    ranked: the requested number of layouts: ``simulated`` ones and, in a large space, estimates of the screen
+    (``outcome.is_estimated``). The first one is simulated. frontier: layouts that no other beats in both
     time and memory, for a search with ``pareto``. given: the layout of a configuration file, with its outcome.
     rejected: numbers of layouts by reason. command: simulates the best layout in detail. plan: of the best layout, as
     the software fills it in. fabric: a note on the bandwidth of single collectives, if it decides. screen_errors: of
     the screen, as shares of the simulated times, for the layouts that it chose. num_screened: layouts with an estimate
     of their own. node_gpus: GPUs of a node. fabric_error: likely error of collectives between nodes, as a share.
+    assumptions: about a machine and a batch that the request leaves open.
     """
 
     SCHEMA: ClassVar[str] = "plan"
@@ -61,6 +63,7 @@ class PlanSearch(Report):
     screen_errors: tuple[float, ...] = ()
     node_gpus: int = 0
     fabric_error: float = 0.0
+    assumptions: tuple[Evidence, ...] = ()
 
     @property
     def best(self) -> Ranked:
@@ -104,9 +107,27 @@ class PlanSearch(Report):
         if not self.screen_errors:
             return ""
         off = sorted(map(abs, self.screen_errors))[len(self.screen_errors) // 2]
-        return (
+        text = (
             f"screen: estimated {self.num_screened:,} of {self.num_layouts:,} layouts, off by {off:.1%} on the "
             f"{len(self.screen_errors)} simulated (at most {max(map(abs, self.screen_errors)):.1%})"
+        )
+        numbers = [str(n) for n, each in enumerate(self.ranked, start=1) if each.outcome.is_estimated]
+        if not numbers:
+            return text
+        rows = f"row {numbers[0]} is" if len(numbers) == 1 else f"rows {', '.join(numbers[:-1])} and {numbers[-1]} are"
+        return f"{text}; {rows} estimated, --exact simulates"
+
+    @property
+    def second(self) -> Ranked | None:
+        """The first simulated layout besides the best, None without one."""
+        return next((each for each in self.ranked[1:] if not each.outcome.is_estimated), None)
+
+    @property
+    def assumed(self) -> str:
+        """The assumptions about the request, with the options that replace them; empty without any."""
+        options = {"machine": "--cluster", "global batch": "--global-batch"}
+        return "; ".join(
+            f"assumed: {each.what} {each.detail} ({options[each.what]} sets another)" for each in self.assumptions
         )
 
     @property
@@ -134,22 +155,27 @@ class PlanSearch(Report):
     @property
     def overlap(self) -> str:
         """A note if the likely ranges of the first two layouts overlap, else an empty string."""
-        if len(self.ranked) < 2:
+        if self.second is None or self.tie:
             return ""
-        first, second = self.ranked[0].outcome, self.ranked[1].outcome
-        if self.tie:
-            return ""
+        first, second = self.best.outcome, self.second.outcome
         if first.high_ps is None or second.low_ps is None or second.low_ps > first.high_ps:
             return ""
         ahead = second.step_ps / first.step_ps - 1
+        ranges = f"{_range(first)}; {_range(second)}"
         return (
-            f"the first is {ahead:.1%} ahead of the second, and their likely ranges overlap ({_range(first)}; "
-            f"{_range(second)}): measure both"
+            f"the first is {ahead:.1%} ahead of {self._second_words}, and their likely ranges overlap ({ranges}): "
+            "measure both"
         )
 
+    @property
+    def _second_words(self) -> str:
+        """The place of :attr:`second` in words."""
+        place = 0 if self.second is None else self.ranked.index(self.second)
+        return "the second" if place == 1 else f"number {place + 1}"
+
     def differences(self) -> list[tuple[str, int, int]]:
-        """Return (part of the step, ps of the first layout, ps of the second or given one), without empty parts."""
-        other = self.given or (self.ranked[1] if len(self.ranked) > 1 else None)
+        """Return (part of the step, ps of the first layout, ps of the given or :attr:`second`), without empty parts."""
+        other = self.given or self.second
         if other is None:
             return []
         first, second = dict(_terms(self.best.outcome)), dict(_terms(other.outcome))
@@ -220,13 +246,14 @@ class PlanSearch(Report):
             "virtual stages, micro-batches up to 16, sequence parallelism, recomputation, offload; --fix takes others"
         )
         precision = "precision is the model's: model:NAME,dtype=fp16 and --precision change it"
-        notes = self.comparison, self.tie, self.overlap, self.fabric, self.screen, space, precision
+        notes = self.assumed, self.comparison, self.tie, self.overlap, self.fabric, self.screen, space, precision
         return tuple(note for note in notes if note)
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
         """The bounds that pruned layouts, and the simulation of the others."""
         return (
+            *self.assumptions,
             Evidence("layouts", "modelled", f"{self.num_simulated} simulated as by trine train"),
             Evidence(
                 "layouts not simulated", "modelled", self.screen or "lower bounds of time and memory from three layers"
@@ -294,14 +321,15 @@ class PlanSearch(Report):
         best = self.best.outcome
         limits = tight if is_tight else self.tie or self.overlap
         mfu = mfu_warning(self.gpu, best.precision, best.mfu)
-        notes = self.comparison, mfu, limits, self.fabric, self.screen
+        notes = self.assumed, self.comparison, mfu, limits, self.fabric, self.screen
         return "; ".join(filter(None, notes))
 
     def _frontier_rows(self) -> list[tuple[str, ...]]:
         return [_cells(str(n), each) for n, each in enumerate(self.frontier, start=1)]
 
     def _terms_title(self) -> str:
-        return "parts of the step of the first and yours" if self.given else "parts of the step of the first and second"
+        other = "yours" if self.given else self._second_words.removeprefix("the ")
+        return f"parts of the step of the first and {other}"
 
     def _term_rows(self) -> list[tuple[str, ...]]:
         rows = self.differences()
@@ -345,7 +373,8 @@ def _cells(name: str, each: Ranked, is_short: bool = False) -> tuple[str, ...]:
         return (name, words(each.layout, is_short), "refused", "", "", "")
     rate = "" if outcome.tokens is None else f"{per_second(outcome.tokens, outcome.step_ps):,.0f}"
     share = "" if outcome.mfu is None else f"{outcome.mfu:.1%}"
-    return (name, words(each.layout, is_short), format_time(outcome.step_ps), rate, share, _memory(outcome))
+    about = "about " if outcome.is_estimated else ""
+    return (name, words(each.layout, is_short), about + format_time(outcome.step_ps), rate, share, _memory(outcome))
 
 
 def _row(number: int, each: Ranked) -> Row:

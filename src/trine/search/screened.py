@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
 
 from trine.parallel.plan import PARAMETERS_SHARDED
+from trine.search.bounds import memory_bound
 from trine.search.calibration import sample_of, simulate_few_layers, together
 from trine.search.likely_costs import LikelyCosts
 from trine.search.ranked import Ranked
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from trine.search.worker import Outcome
 
 #: Families whose forms are measured together with the form of the first family.
-FAMILIES_AHEAD = 3
+FAMILIES_AHEAD = 1
 #: Schedules with a rough estimate (no schedule: one stage).
 _ROUGHLY_KNOWN = (None, "1f1b", "interleaved", "gpipe")
 #: A probe has the clock of a long step. The clock of a shorter step raises no speed by more than this, as a share of
@@ -45,8 +47,8 @@ FASTER_CLOCK = 0.97
 #: Forms that the screen calibrates, at most. Where layers wait, each micro-batch is a form: up to the second number, if
 #: a form with another micro-batch is known.
 MAX_FORMS, MAX_IF_WAITING = 20, 32
-#: Layouts to simulate, at most: in search of the best, while fewer fit than asked for, and while none fits.
-MOST, MAX_IF_FEW, MAX_IF_NONE = 8, 24, 64
+#: Layouts to simulate, at most: in search of the best, and while none fits. Layouts tried for a second one that fits.
+MOST, MAX_IF_NONE, MAX_FOR_SECOND = 8, 64, 3
 #: Layouts of a tie that are simulated, since they take less for granted than the fastest, and entries looked at.
 MAX_IN_TIE, LOOK_IN_TIE = 3, 200
 #: While no layout fits, those whose estimated memory exceeds the capacity by less are simulated: of calibrated forms,
@@ -69,7 +71,7 @@ class ScreenedSearch(Search):
     """
 
     screen: LayoutScreen | None = None
-    layouts_ahead, probes_per_task = 4, 2
+    layouts_ahead, probes_per_task = 2, 1
 
     def search(self, families: Sequence[Family]) -> None:
         """Search the families; without bounds, exactly, for the frontier, or in a small space, as :class:`Search`."""
@@ -77,11 +79,14 @@ class ScreenedSearch(Search):
             super().search(families)
             return
         self._begin(families)
-        size = FIRST_ROUND
-        while (size := self._round_size(size)) and (batch := self._candidates(size, self._horizon_ps())):
+        size = 1  # what the first one takes decides which others are worth a calibration
+        while (count := self._round_size(size)) and (batch := self._candidates(count, self._horizon_ps())):
             self.simulate(batch)
+            size = min(2 * size, FIRST_ROUND)
         if self.ranked:
             self._simulate_tie()
+            self._simulate_second()
+            self._estimate_others()
         else:
             self._simulate_likely_tight()
         self.count_rest()
@@ -92,8 +97,10 @@ class ScreenedSearch(Search):
         self._likely_tight: list[Entry] = []
         self._memory_low: dict[tuple[bool, bool], float] = {}
         kept = self.without_twins(families)
-        self._likely = LikelyCosts({form_of_layer(family.layout): family.layout for family in kept}, self.costs)
-        self.measure(self._likely.smallest())
+        every = (family.layout._replace(recompute=each) for family in kept for each in family.recompute)
+        self._likely = LikelyCosts({form_of_layer(layout): layout for layout in every}, self.costs)
+        firsts = {family.recompute[0] for family in kept}
+        self.measure([layout for layout in self._likely.smallest() if layout.recompute in firsts])
         for family in kept:
             heapq.heappush(self.queue, Entry(self._rough_estimate(family), family.layout.key, FAMILY, family))
 
@@ -139,7 +146,16 @@ class ScreenedSearch(Search):
     # -- probes --------------------------------------------------------------------------------------------------------
 
     def _is_measured(self, family: Family) -> bool:
-        return form_of_layer(family.layout) in self.costs
+        """Return whether a family's form was measured, or micro-batches below and above it, so that a guess is close.
+
+        Then its layouts enter the queue, and a probe waits until one of them is among the best and likely to fit.
+        """
+        return self._likely.is_close(form_of_layer(family.layout))
+
+    def family_costs(self, family: Family) -> LayerCosts | None:
+        """Return the measured or likely costs of a family's form."""
+        form = form_of_layer(family.layout)
+        return super().family_costs(family) if self.screen is None or form in self.costs else self._likely.of(form)
 
     def _measure_next(self, entry: Entry) -> None:
         """Measure a layer for a family and the next ones of the queue; queue the family again."""
@@ -167,6 +183,21 @@ class ScreenedSearch(Search):
             return super()._family_bound(family)
         costs = self._likely.of(form_of_layer(family.layout))
         return self._least_of_pipelines(family.layout, self._pipelines_of(family), costs)
+
+    def may_fit(self, layout: Layout) -> bool:
+        """Return whether memory may hold a layout, also by the activations of another micro-batch of its form.
+
+        Activations grow exactly with the micro-batch; the peak beside them does not.
+        """
+        if not super().may_fit(layout):
+            return False
+        costs = None if self.screen is None or not self.capacity else self._likely.of(form_of_layer(layout))
+        if costs is None:
+            return True
+        costs = replace(costs, peak=0, rise=0)
+        least = memory_bound(layout, self.micro_batches(layout), costs, self.layers, self.stages_of(layout))
+        outside = facts_of(self.space.software, self.space.plan(layout), self.job.workload).outside_bytes
+        return least + outside <= self.capacity
 
     # -- estimates -----------------------------------------------------------------------------------------------------
 
@@ -267,23 +298,20 @@ class ScreenedSearch(Search):
 
     def _round_size(self, size: int) -> int:
         """Return the number of layouts to simulate next, 0 at the end."""
-        most = self.most if self.most is not None and self.ranked else MOST
-        missing = self.top - len(self.ranked)
-        if missing > 0:
-            most = max(MAX_IF_FEW, 2 * self.top) if self.ranked else MAX_IF_NONE
-            most = self.most if self.most is not None and self.ranked else most
-        if self.ranked:
-            size = min(size, max(missing, 1))
+        if not self.ranked:
+            return max(0, min(size, MAX_IF_NONE - self.num_simulated))
+        most = MOST if self.most is None else self.most
         return max(0, min(size, most - self.num_simulated))
 
     def _horizon_ps(self) -> float:
-        """Return the estimate beyond which no layout is simulated, once there are as many as asked for."""
-        if len(self.ranked) < self.top:
-            return inf
-        return (1 + SCREEN_ERROR) * self.ranked[0].outcome.step_ps
+        """Return the estimate beyond which no layout is simulated, once one fits."""
+        return (1 + SCREEN_ERROR) * self.ranked[0].outcome.step_ps if self.ranked else inf
 
-    def _candidates(self, size: int, horizon: float, may_calibrate: bool = True) -> list[Entry]:
-        """Return the next layouts to simulate in the order of their estimates."""
+    def _candidates(self, size: int, horizon: float, may_measure: bool = True) -> list[Entry]:
+        """Return the next layouts to simulate in the order of their estimates.
+
+        may_measure: probe and calibrate new forms, which cost time. Without it, layouts of new forms are left out.
+        """
         batch: list[Entry] = []
         waiting: list[Entry] = []
         fitting = {each.layout for each in self.ranked}
@@ -294,6 +322,8 @@ class ScreenedSearch(Search):
             without = None if entry.stage == FAMILY else entry.subject._replace(recompute="none")
             if estimate > (1 + GROWN) * entry.bound:
                 heapq.heappush(self.queue, entry._replace(bound=estimate))
+            elif not may_measure and not self._has_costs(entry):
+                waiting.append(entry)
             elif entry.stage == FAMILY and not self._is_measured(entry.subject):
                 self._measure_next(entry)
             elif entry.stage == FAMILY:
@@ -305,7 +335,9 @@ class ScreenedSearch(Search):
             elif without in chosen:
                 waiting.append(entry)
             elif not self._known_screen.is_known(entry.subject):
-                if may_calibrate and self._known_screen.num_forms < self._most_forms(entry.subject):
+                if not may_measure:
+                    waiting.append(entry)
+                elif self._known_screen.num_forms < self._most_forms(entry.subject):
                     self._calibrate_next(entry)
                 else:
                     self.rejected[UNPROMISING] += 1
@@ -317,7 +349,7 @@ class ScreenedSearch(Search):
             else:
                 batch.append(entry._replace(bound=estimate))
                 chosen.add(entry.subject)
-        for entry in waiting:  # until it is known whether the layout fits without recomputation
+        for entry in waiting:  # also those of which it is unknown whether they fit without recomputation
             heapq.heappush(self.queue, entry)
         return batch
 
@@ -340,16 +372,49 @@ class ScreenedSearch(Search):
         """Simulate layouts that tie with the fastest by their estimate and take less for granted."""
         least = min(each.outcome.step_ps for each in self.ranked)
         horizon = (1 + RESOLUTION / 2) * least
-        found = self._candidates(LOOK_IN_TIE, horizon, may_calibrate=False)
+        found = self._candidates(LOOK_IN_TIE, horizon, may_measure=False)
         mine = min(assumptions(each.layout, self.node_gpus) for each in self.ranked
                    if each.outcome.step_ps <= (1 + RESOLUTION) * least)  # fmt: skip
         found.sort(key=lambda entry: (assumptions(entry.subject, self.node_gpus), entry.bound, entry.key))
         chosen = [entry for entry in found if assumptions(entry.subject, self.node_gpus) < mine][:MAX_IN_TIE]
+        self._queue_again([entry for entry in found if entry not in chosen])
+        for entry in chosen:
+            num_fitting = len(self.ranked)
+            self.simulate([entry])
+            if len(self.ranked) > num_fitting and self.ranked[-1].layout == entry.subject:
+                break
+
+    def _simulate_second(self) -> None:
+        """Simulate a second layout, for the comparison of its parts with the first one's."""
+        for _ in range(MAX_FOR_SECOND):
+            if self.most is not None or len(self.ranked) >= min(self.top, 2):
+                return
+            batch = self._candidates(1, inf, may_measure=False)
+            if not batch:
+                return
+            self.simulate(batch)
+
+    def _estimate_others(self) -> None:
+        """Fill the list up to the requested number with estimates, of layouts whose forms are calibrated or close."""
+        missing = self.top - len(self.ranked)
+        if missing <= 0:
+            return
+        found = self._candidates(missing, inf, may_measure=False)
+        simulated = self.ranked[0].outcome
         for entry in found:
-            if entry not in chosen:
-                heapq.heappush(self.queue, entry)
-        if chosen:
-            self.simulate(chosen)
+            memory = int(self._needed(entry.subject))
+            outcome = simulated.estimated(entry.bound, memory)
+            self.estimated.append(self.ranked_of(entry, outcome))
+        self._queue_again(found)
+
+    def _queue_again(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            heapq.heappush(self.queue, entry)
+
+    def _has_costs(self, entry: Entry) -> bool:
+        """Return whether a layer of an entry's form was probed."""
+        form = form_of_layer(entry.subject.layout if entry.stage == FAMILY else entry.subject)
+        return form in self.costs
 
     def take(self, entry: Entry, outcome: Outcome) -> None:
         """Count a simulated layout, and the screen's error."""

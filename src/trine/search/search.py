@@ -87,7 +87,8 @@ FAMILY, LAYOUT, REFINED = range(3)
 
 
 class Search:
-    """A best-first search of one space. rejected: numbers of layouts by reason; ranked: simulated ones that fit.
+    """A best-first search of one space. rejected: numbers of layouts by reason; ranked: simulated ones that fit;
+    estimated: further layouts of the answer that were not simulated.
 
     pareto: simulate layouts that no result beats in both time and memory, besides the ``top`` fastest ones; in a large
     space that is not searched exactly, by estimates, and at most MAX_ON_FRONTIER.
@@ -126,6 +127,7 @@ class Search:
         self.least_needed: list[tuple[Layout, int]] = []
         self.rejected: Counter[str] = space.rejected
         self.ranked: list[Ranked] = []
+        self.estimated: list[Ranked] = []
 
     def run(self) -> None:
         """Search until no layout is left whose lower bound beats the results. Raises PlanError if none fits.
@@ -196,6 +198,11 @@ class Search:
 
     def _is_allowed(self, family: Family) -> bool:
         return any(not self.space.reason(layout) for layout in family.layouts())
+
+    def answer(self) -> list[Ranked]:
+        """Return the layouts of the answer: the recommended one, then the others by time, simulated or estimated."""
+        others = sorted([*self.ranked[1:], *self.estimated], key=lambda each: each.order)
+        return [self.ranked[0], *others][: self.top]
 
     # -- lower bounds ------------------------------------------------------------------------------------------------
 
@@ -357,7 +364,7 @@ class Search:
 
     def expand(self, family: Family) -> None:
         """Queue the layouts of a family that meet all rules; offload waits until memory rejects the other layouts."""
-        costs = self.costs.get(form_of_layer(family.layout))
+        costs = self.family_costs(family)
         self._of_family[_family_of(family.layout)] = costs
         spare = self._small_gains(family, costs) if self.estimates else ()
         for layout in family.layouts():
@@ -368,6 +375,10 @@ class Search:
             else:
                 self._num_with_offload += len(family.offload) - 1
                 self._push(layout, costs)
+
+    def family_costs(self, family: Family) -> LayerCosts | None:
+        """Return the costs of a family's form; None if they are unknown."""
+        return self.costs.get(form_of_layer(family.layout))
 
     def _small_gains(self, family: Family, costs: LayerCosts | None) -> set[tuple[str | None, int]]:
         """Return the schedules that gain hardly more than fewer virtual stages do, by their bounds."""

@@ -63,7 +63,8 @@ class Outcome:
     """Result of one layout. Times in ps, of the slowest rank; memory in bytes, of the fullest.
 
     refused: why the layout cannot run; all numbers are then 0. communication: transfer time of collectives by axes.
-    mean_w: power of all GPUs, None if unknown or not asked for.
+    mean_w: power of all GPUs, None if unknown or not asked for. is_estimated: by the screen, without a simulation: no
+    likely range, no parts of the step, no communication.
     """
 
     step_ps: int = 0
@@ -83,6 +84,7 @@ class Outcome:
     verdict: str = ""
     refused: str = ""
     mean_w: float | None = None
+    is_estimated: bool = False
 
     @property
     def fits(self) -> bool:
@@ -93,6 +95,14 @@ class Outcome:
     def is_tight(self) -> bool:
         """Whether the upper end of the memory's range exceeds the capacity."""
         return self.verdict == "tight"
+
+    def estimated(self, step_ps: int, memory_bytes: int) -> Outcome:
+        """Return the outcome of another layout of the same job that fits, from the screen's estimates."""
+        mfu = None if self.mfu is None else self.mfu * self.step_ps / step_ps
+        return Outcome(
+            step_ps=step_ps, memory_bytes=memory_bytes or None, mfu=mfu, tokens=self.tokens, samples=self.samples,
+            precision=self.precision, capacity_bytes=self.capacity_bytes, verdict=self.verdict, is_estimated=True,
+        )  # fmt: skip
 
 
 class PackedJob:

@@ -26,6 +26,7 @@ class CastRecipe(Spec):
     weight_copies: Annotated[float, Field(ge=0, le=4)]
     weight_passes: Passes
     kernels: Annotated[int, Field(ge=1, le=16)]
+    product_kernels: Annotated[int, Field(ge=1, le=16)] = 1
     generations: Annotated[list[str], Field(min_length=1)]
     source: str
 

@@ -74,6 +74,9 @@ class OperatorStyle(Spec):
     (``added``), or that of the up projection is part of the activation, and that of the down projection is
     weighted and added expert by expert in float32 (``looped``). vocabulary_multiple: the vocabulary is padded to a
     multiple of it; tensor parallelism pads further.
+    weighted and added expert by expert in float32 (``looped``). expert_shares: what the router's shares of a token
+    multiply: the results of its experts (``results``), which are then kept, or the input of their second GEMM
+    (``activation``), whose operands are kept anyway.
     """
 
     attention: Literal["flash", "unfused"] = "flash"
@@ -99,6 +102,7 @@ class OperatorStyle(Spec):
     expert_padding: Literal["none", "copied"] = "none"
     expert_biases: Literal["added", "looped"] = "added"
     vocabulary_multiple: Annotated[int, Field(ge=1, le=65536)] = 1
+    expert_shares: Literal["results", "activation"] = "results"
     kernels: dict[str, Pair] = Field(default_factory=dict)
     passes: dict[str, Pair] = Field(default_factory=dict)
 
@@ -240,11 +244,13 @@ class MemoryStyle(Spec):
     one chunk at a time. states: whether the optimizer's moments exist ``before`` the first step, or are made at its end
     (``first-step``). At the end they occupy memory that activations used, so the next step's activations get different
     blocks. gathered_inputs: with sequence parallelism, the whole input of a GEMM is gathered ``again`` in the backward
-    pass, which takes time, or ``kept``. fsdp: parameters sharded over replicas. record_streams: a block used by a
-    tensor-parallel collective becomes free once the collective has ended before the launching thread requests memory,
-    not when the thread frees it (PyTorch before April 2025). dispatcher: ``allgather`` gathers the tokens of the
-    tensor-parallel ranks before it routes them to experts that are not spread over ranks. Each rank then keeps the
-    routed input and output of its part of the experts for all tokens.
+    pass, which takes time, or ``kept``. expert_inputs: the same for experts that tensor parallelism divides. fsdp:
+    parameters sharded over replicas. record_streams: a block used by a tensor-parallel collective becomes free once the
+    collective has ended before the launching thread requests memory, not when the thread frees it (PyTorch before April
+    2025). dispatcher: ``allgather`` gathers the tokens of the tensor-parallel ranks before it routes them to experts
+    that are not spread over ranks. Each rank then keeps the routed input and output of its part of the experts for all
+    tokens. router_bytes: kept for each token and expert, beside the logits of the router. expert_workspace_bytes:
+    workspaces of the GEMMs of experts, from the first operator on.
     """
 
     context_bytes: Bytes = 0
@@ -266,9 +272,12 @@ class MemoryStyle(Spec):
     loss_chunks: Annotated[int, Field(ge=1, le=1024)] = 1
     states: Literal["before", "first-step"] = "before"
     gathered_inputs: Literal["again", "kept"] = "again"
+    expert_inputs: Literal["again", "kept"] = "again"
     fsdp: ShardStyle = ShardStyle()
     record_streams: bool = False
     dispatcher: Literal["alltoall", "allgather"] = "alltoall"
+    router_bytes: Count = 0
+    expert_workspace_bytes: Bytes = 0
 
 
 class Factor(Spec):

@@ -10,9 +10,10 @@ import numpy as np
 
 from trine.graph.program import LAUNCH_STREAM, Compute, Job, MemoryChange, RankProgram
 from trine.graph.workload import SYNTHESISED
+from trine.parallel.program_parts import memory_table
 from trine.parallel.schedules import known_order
-from trine.results.allocator import peak_of
 from trine.results.memory import MemoryFacts, MemoryUse, by_category, use_of
+from trine.results.peaks import peak_of_columns
 from trine.training.memory_facts import facts_of
 
 if TYPE_CHECKING:
@@ -104,15 +105,18 @@ def shortened(plan: Plan, batch: int) -> Plan:
 
 def program_use(program: RankProgram, facts: MemoryFacts, stage: int = 0, capacity_bytes: int = 0) -> StageMemoryUse:
     """Return the peak of a program, applying its memory changes in program order."""
-    changes = in_order(program)
-    rows = ((change.delta_bytes, change.category, change.block) for change in changes)
-    resident = program.resident_bytes
-    peak = peak_of(rows, resident, facts.rounding_bytes, facts.late(resident), _order_times(program, changes))
+    table = memory_table(program.memory)
+    table = table[np.lexsort((table[:, 1], table[:, 0]))]
+    columns = table[:, 2], table[:, 3], table[:, 4]
+    resident, times = program.resident_bytes, None
+    if program.clocks:
+        times = np.array(_order_times(program, in_order(program)), np.int64)
+    peak = peak_of_columns(columns, resident, facts.rounding_bytes, facts.late(resident), times)
     return StageMemoryUse(
         stage=stage,
         use=use_of(peak.allocated_bytes, peak.reserved_bytes, facts, capacity_bytes),
         by_category=by_category(peak.held),
-        step=changes[peak.index].step if peak.index >= 0 else -1,
+        step=int(table[peak.index, 0]) if peak.index >= 0 else -1,
     )
 
 
@@ -126,13 +130,11 @@ def program_uses(
 
 
 def _order_times(program: RankProgram, changes: Sequence[MemoryChange]) -> list[int]:
-    """Return the times of ``changes`` in program order if the program holds blocks for collectives, else an empty list.
+    """Return the times of ``changes`` in program order; the program holds blocks for collectives.
 
     Without durations, trine assumes that the launching thread is ahead of the GPU by its whole launch queue, so blocks
     stay longest. The time of a step is its number, from 1.
     """
-    if not program.clocks:
-        return []
     waited, latest = [0], 0
     for step in program.steps:
         if isinstance(step, Compute) and step.stream == LAUNCH_STREAM:

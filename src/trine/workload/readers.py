@@ -64,6 +64,8 @@ def read_trace(place: Path, batch: int | None) -> Workload:
     from trine.common.recognise import TRACE, foreign_file
 
     start = head(place / "config.json" if place.is_dir() else place, 1 << 18)
+    if place.is_file() and not start.strip():
+        raise TraceError("is empty", file=place)
     foreign = foreign_file(start.decode("utf-8", "replace"), TRACE) if start else None
     if foreign is not None:
         raise TraceError(foreign, file=place)

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 from nccl_logs import devices, log, row, table
 
+from trine.check.compare import check_log
+from trine.check.fit_cluster import fit_cluster
 from trine.check.nccl_tests import NcclLog, op_named, read_log, read_runs
+from trine.check.two_runs import compare_logs
+from trine.cluster import load_cluster
 from trine.errors import InputError
 
 ROWS = [(1024, 12.5, 12.25), (1 << 20, 26.62, 26.1), (1 << 30, 4190.0, 4188.0)]
@@ -276,7 +280,9 @@ def test_two_tables_side_by_side(tmp_path: Path) -> None:
 def test_one_of_several_runs(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.write_text(log(ROWS) + log(SLOWER))
-    with pytest.raises(InputError, match=r"holds 2 runs.*give --run N \(1: all_reduce of 8 ranks, 1K to 1G; 2"):
+    with pytest.raises(
+        InputError, match=r"holds 2 runs.*give --run N \(1: all_reduce of 8 ranks, 1K to 1G, line 17; 2"
+    ):
         read_log(path)
     assert times_us(read_log(path, run=2)) == SLOWER
     with pytest.raises(InputError, match="--run: must be 1 to 2"):
@@ -433,6 +439,115 @@ def test_the_json_file_of_nccl_tests_is_read_as_what_it_prints(tmp_path: Path) -
         read(tmp_path, json.dumps(run))
     with pytest.raises(InputError, match=r"JSON output of nccl-tests is no complete JSON.*line 1"):
         read(tmp_path, json.dumps(run)[:-3])
+
+
+def json_file(per_process: int, ranks: int, **other: object) -> dict[str, object]:
+    """Return the JSON file of a broadcast: nccl-tests names the first GPU of each process only."""
+    devices = [
+        {"rank": rank, "group": 0, "pid": 100 + rank, "hostname": f"host{rank // 8}", "device": rank % 8,
+         "device_hex": "0x00", "device_info": "NVIDIA H100 80GB HBM3"}
+        for rank in range(0, ranks, per_process)
+    ]  # fmt: skip
+    results = []
+    for size, time, _ in ROWS:
+        side = {"time": time, "alg_bw": size / time / 1e3, "bus_bw": size / time / 1e3, "nwrong": 0.0}
+        row = {"size": size, "count": size // 4, "type": "float", "redop": "none", "root": "     0"}
+        results.append({**row, "out_of_place": side, "in_place": side})
+    config = {"nthreads": 1, "ngpus": per_process, "graph": 0, "devices": devices, **other}
+    return {"args": ["broadcast_perf"], "nccl_version": 22907, "config": config, "results": results}
+
+
+@pytest.mark.parametrize(
+    ("per_process", "ranks", "launch"),
+    [(8, 8, "single-process"), (4, 16, "single-process"), (1, 8, "process-per-gpu")],
+)
+def test_a_json_file_counts_all_gpus_of_a_process(tmp_path: Path, per_process: int, ranks: int, launch: str) -> None:
+    found = read(tmp_path, json.dumps(json_file(per_process, ranks)))
+    assert (found.op, found.num_ranks, found.num_hosts, found.launch) == ("broadcast", ranks, -(-ranks // 8), launch)
+
+
+@pytest.mark.parametrize("wrong", [1e999, "many", {}])
+def test_a_json_file_with_a_wrong_count_is_refused(tmp_path: Path, wrong: object) -> None:
+    with pytest.raises(InputError, match="has a value of the wrong type"):
+        read(tmp_path, json.dumps(json_file(1, 8, ngpus=wrong)))
+
+
+def test_a_json_file_cut_before_its_first_result_is_named(tmp_path: Path) -> None:
+    text = json.dumps(json_file(1, 8))
+    with pytest.raises(InputError, match="the JSON output of nccl-tests is no complete JSON"):
+        read(tmp_path, text[: text.index('"results"')])
+
+
+def test_columns_that_name_their_side(tmp_path: Path) -> None:
+    head = "size,count,type,redop,root,time_oop,algbw_oop,busbw_oop,wrong_oop,time_ip,algbw_ip,busbw_ip,wrong_ip"
+    text = "\n".join([head, *cells(log(ROWS), ",").splitlines()[1:]])
+    assert times_us(read(tmp_path, text)) == ROWS
+    assert times_us(read(tmp_path, text.replace("_oop", "_out_of_place").replace("_ip", "_in_place"))) == ROWS
+    swapped = text.replace("_oop", "_x").replace("_ip", "_oop").replace("_x", "_ip")
+    with pytest.raises(InputError, match="which are not those of nccl-tests"):
+        read(tmp_path, swapped)
+
+
+def test_settings_after_a_run_belong_to_the_next(tmp_path: Path) -> None:
+    setting = "export NCCL_ALGO=RING\n"
+    first, second = log(ROWS), log(SLOWER)
+    path = tmp_path / "log.txt"
+    path.write_text(first + setting + second)
+    assert [run.environment for run in read_runs(path)] == [{}, {"ALGO": "RING"}]
+    path.write_text(first + setting)
+    assert [run.environment for run in read_runs(path)] == [{"ALGO": "RING"}]
+    labelled = "".join(f" 0: {line}\n" for line in second.splitlines())
+    path.write_text(first + setting + labelled)
+    assert [run.environment for run in read_runs(path)] == [{}, {"ALGO": "RING"}]
+
+
+def test_runs_are_numbered_by_their_places_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    labelled = "".join(f" 0: {line}\n" for line in log(SLOWER).splitlines())
+    path.write_text(log(ROWS) + labelled + log(ROWS))
+    runs = read_runs(path)
+    assert [times_us(run) for run in runs] == [ROWS, SLOWER, ROWS]
+    assert [run.first_line for run in runs] == sorted(run.first_line for run in runs)
+    rows = path.read_text().splitlines()
+    for run in runs:
+        assert str(ROWS[0][0]) in rows[run.first_line - 1]
+
+
+def test_cpu_times_decide_nothing(tmp_path: Path) -> None:
+    text = log(ROWS).replace(" time", " cputime")
+    found = read(tmp_path, text)
+    assert found.fault is not None
+    result = check_log(found, load_cluster("dgx-h100"))
+    assert result.state == "cannot decide"
+    assert "CPU times" in result.reason
+    with pytest.raises(InputError, match=r"CPU times.*leave this log out"):
+        fit_cluster("dgx-h100", [found])
+    usual = read(tmp_path, log(ROWS))
+    assert any(note.startswith("B: the times are CPU times") for note in compare_logs(usual, found).notes)
+    short = read(tmp_path, log(ROWS).replace("maxBytes 134217728", "maxBytes 68719476736"))
+    assert any(note.startswith("A is incomplete: rows end") for note in compare_logs(short, usual).notes)
+
+
+def test_a_program_without_a_model_is_named(tmp_path: Path) -> None:
+    text = "# Collective test starting: alltoallv_perf\n" + log(ROWS, "alltoall", named=False)
+    with pytest.raises(InputError, match=r"is a run of alltoallv_perf, which trine does not model; --op NAME"):
+        read(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "is_noted"),
+    [("NVIDIA XYZ 9000", True), ("MXC500", True), ("Device 0x740f", False), ("NVIDIA H100 80GB HBM3", False)],
+)
+def test_a_gpu_that_trine_does_not_know_is_noted(tmp_path: Path, gpu: str, is_noted: bool) -> None:
+    result = check_log(read(tmp_path, log(ROWS, gpu=gpu)), load_cluster("dgx-h100"))
+    assert any(f"the log names {gpu}, the cluster has h100-sxm" in note for note in result.notes) == is_noted
+
+
+def test_a_fit_to_another_machine_is_noted(tmp_path: Path) -> None:
+    rows = [(1 << 20, 26.6, 26.0), (1 << 23, 84.5, 84.0), (1 << 26, 301.5, 301.0), (1 << 30, 4190.0, 4189.0)]
+    fitted = fit_cluster("dgx-h100", [read(tmp_path, log(rows, gpu="NVIDIA A100-SXM4-80GB"))])
+    assert any("is of another machine: the log names NVIDIA A100-SXM4-80GB" in note for note in fitted.notes)
+    assert not any("another machine" in note for note in fit_cluster("dgx-h100", [read(tmp_path, log(rows))]).notes)
 
 
 def test_a_json_file_without_counts_of_threads_keeps_its_results(tmp_path: Path) -> None:

@@ -39,7 +39,19 @@ def lines(head: str, form: str) -> str:
     made = [head]
     for size, time in POINTS:
         alg, bus = rates(size, time)
-        made.append(form.format(s=size, unit=SHORT[size], t=time, a=alg, b=bus, ms=time / 1e3, alg8=8 * alg))
+        made.append(
+            form.format(
+                s=size,
+                unit=SHORT[size],
+                t=time,
+                a=alg,
+                b=bus,
+                ms=time / 1e3,
+                alg8=8 * alg,
+                mb=size / 1e6,
+                mib=size / 2**20,
+            )
+        )
     return "\n".join(made) + "\n"
 
 
@@ -52,6 +64,11 @@ FORMS = {
     "bits": ("size,algbw_Gbps", "{s},{alg8:.4f}", "all_reduce"),
     "markdown": ("| Size | Time (us) | AlgBW (GB/s) | BusBW (GB/s) |\n|---:|---:|---:|---:|",
                  "| {unit}B | {t} | {a:.2f} | {b:.2f} |", None),
+    "units in the cells": ("| payload | busbw | algbw |\n| --: | --: | --: |",
+                           "| {unit}iB | {b:.3f}GBps | {a:.3f}GBps |", None),
+    "bits in the cells": ("size,algbw", "{s},{alg8:.4f} Gb/s", "all_reduce"),
+    "decimal megabytes": ("size_mb,latency_us", "{mb},{t}", "all_reduce"),
+    "binary megabytes": ("size_MiB,time_us,algbw_gbs", "{mib},{t},{a:.3f}", "all_reduce"),
     "blanks": ("# size   time   busbw", "  {unit}iB   {t}   {b:.3f}", None),
 }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -11,7 +12,8 @@ from click.testing import CliRunner
 from nccl_logs import log, table
 
 from trine.check.compare import check_log
-from trine.check.hypotheses import Expected, expect
+from trine.check.hypotheses import Expected, Hypothesis, expect
+from trine.check.likelihood import Weighed, groups_of, probability_of, weigh
 from trine.check.nccl_tests import read_log
 from trine.check.result import CheckResult
 from trine.check.verdict import Verdict, check_curve
@@ -158,3 +160,53 @@ def test_wrong_results_and_contradicting_numbers_decide_nothing(tmp_path: Path) 
     answer = answer_of(tmp_path, "\n".join(contradicting))
     assert answer.state == "cannot decide"
     assert answer.verdict().startswith("cannot decide: time and algbw disagree: size / time is 0.303 times algbw")
+
+
+def weighed(name: str, times_ps: tuple[int, ...], probability: float) -> Weighed:
+    cause = Hypothesis(kind="nics", name=name, advice="", times_ps=times_ps, group=name)
+    return Weighed(cause=cause, probability=probability, left=0.1)
+
+
+def test_causes_within_three_per_cent_are_one_group() -> None:
+    first, near = weighed("a", (1000, 2000), 0.4), weighed("b", (1029, 1945), 0.1)
+    beyond, other = weighed("c", (1000, 2062), 0.2), weighed("d", (5000, 9000), 0.3)
+    groups = groups_of([first, other, beyond, near])
+    assert groups == ((first, near), (other,), (beyond,))
+    assert probability_of(groups[0]) == 0.5
+    assert groups_of([]) == ()
+
+
+def test_a_slow_run_lists_causes_that_the_sizes_cannot_tell_apart_together() -> None:
+    """Half the NICs and one NIC at half of its rate bound a ring alike."""
+    cluster = load_cluster("dgx-a100", nodes=2)
+    sizes = [1 << i for i in range(20, 34)]
+    options = CollectiveOptions()
+    expected = expect("all_gather", sizes, cluster, options)
+    slow = next(each for each in expected.causes if each.name == "one NIC runs at half of its rate")
+    weights = weigh(expected, slow.times_ps)
+    groups = groups_of(weights.causes)
+    totals = [sum(each.probability for each in group) for group in groups]
+    assert all(a >= b - 1e-9 for a, b in itertools.pairwise(totals))
+    with_nic = next(group for group in groups[:2] if slow.name in [each.cause.name for each in group])
+    assert len(with_nic) > 1
+    assert [each for group in groups for each in group] == list(weights.causes)
+    verdict = check_curve(expected, slow.times_ps)
+    assert verdict.state == "slow"
+    assert verdict.cause is not None
+    assert slow.name in (verdict.cause.name, *verdict.alike)
+
+
+def test_the_table_of_causes_joins_those_that_the_sizes_cannot_tell_apart(tmp_path: Path) -> None:
+    cluster = load_cluster("dgx-a100", nodes=2)
+    sizes = [1 << i for i in range(20, 34)]
+    expected = expect("all_gather", sizes, cluster, CollectiveOptions())
+    slow = next(each for each in expected.causes if each.name == "one NIC runs at half of its rate")
+    rows = [(size, ps / 1e6, ps / 1e6) for size, ps in zip(sizes, slow.times_ps, strict=True)]
+    path = tmp_path / "log.txt"
+    path.write_text(log(rows, "all_gather", 16, gpu="NVIDIA A100-SXM4-80GB"))
+    result = check_log(read_log(path), cluster)
+    lines = result.summary().splitlines()
+    group = groups_of(result.causes)[0]
+    place = next(i for i, line in enumerate(lines) if line.startswith(group[0].cause.name))
+    assert f" {probability_of(group):.0%} " in lines[place]
+    assert lines[place + 1].strip() == f"or {group[1].cause.name}"

@@ -81,9 +81,21 @@ def test_faulty_input_names_what_is_wrong(words, message):
     assert message in asked(*SMALL, *words, code=2).stderr
 
 
-def test_a_search_needs_a_machine_and_a_batch():
-    assert "--global-batch" in asked("plan", "llama-3.2-1b", "--gpus", "4", "--cluster", "dgx-h100", code=2).stderr
-    assert "--cluster" in asked("plan", "llama-3.2-1b", "--gpus", "4", "--global-batch", "8", code=2).stderr
+def test_a_search_without_machine_and_batch_states_what_it_assumes():
+    words = [word for word in SMALL if word not in ("--cluster", "dgx-h100", "--global-batch", "8")]
+    fixed = ("--fix", "tp=2", "--fix", "pp=1", "--fix", "micro_batch=1")
+    answer = json.loads(asked(*words, *fixed, "--json", "-").stdout)
+    assert answer["global_batch"] == 4 * 2**20 // 1024
+    assert "machine dgx-h100" in answer["notes"][0]
+    assert "global batch 4,096 samples" in answer["notes"][0]
+    command = answer["train_command"].split()
+    assert command[command.index("--global-batch") + 1] == "4096"
+    assert command[command.index("--cluster") + 1] == "dgx-h100"
+
+
+def test_a_search_needs_a_machine_or_a_number_of_gpus():
+    assert "--cluster" in asked("plan", "llama-3.2-1b", "--global-batch", "8", code=2).stderr
+    assert "--global-batch N" in asked("plan", "resnet50", "--gpus", "4", code=2).stderr
 
 
 def test_a_bare_model_name_is_a_model_everywhere():

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 import trine
 from trine.cli.main import app
+from trine.cli.output import recording
 
 ASK = ["collective", "all_reduce", "--cluster", "dgx-h100"]
 VARY = ["--processes", "1", "--vary", "size=1M,64M", "--vary", "nodes=1,2"]
@@ -226,3 +227,16 @@ def test_vary_keeps_warnings():
     text = " ".join(run(*question, "--processes", 1, "--vary", "recompute=full,none").stdout.split())
     assert "warning" in text
     assert alone[0][:60] in text
+
+
+@pytest.mark.parametrize(
+    ("options", "key"), [(["--explain-memory"], "memory_explained"), (["--tokens", "1e9"], "cost")]
+)
+def test_a_point_of_an_experiment_keeps_what_its_options_add(options, key):
+    job = ["model:gpt-2,layers=2,sequence=128", "--dp", "2", "--topology", "ring", "--bandwidth", "10 GB/s"]
+    with recording() as plain:
+        assert CliRunner().invoke(app, ["train", *job, "--latency", "1 us"]).exit_code == 0
+    with recording() as extended:
+        assert CliRunner().invoke(app, ["train", *job, "--latency", "1 us", *options]).exit_code == 0
+    assert key not in plain[0]
+    assert key in extended[0]

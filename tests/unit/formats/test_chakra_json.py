@@ -14,8 +14,10 @@ from google.protobuf.json_format import MessageToJson
 
 from trine.cli.main import app
 from trine.cluster import load_cluster
-from trine.errors import TraceError
+from trine.errors import SpecError, TraceError
 from trine.formats.chakra import read_chakra, simulate_chakra
+from trine.formats.clusters import read_any
+from trine.workload.load import load
 
 MIB = 2**20
 
@@ -149,6 +151,11 @@ def test_binary_traces_come_first_and_other_files_are_named(tmp_path: Path) -> N
     write(tmp_path, jobs(), "job")
     feeder([row(1)], tmp_path, "job.0.json")
     assert read_chakra(tmp_path / "job").num_ranks == 2
+    assert read_chakra(tmp_path / "job.1.et").num_ranks == 2  # any file of the job
+    with pytest.raises(TraceError, match=r"is a Chakra trace: trine chakra inspect FILE"):
+        load(str(tmp_path / "job.1.et"))
+    with pytest.raises(SpecError, match=r"is a Chakra trace: trine chakra inspect FILE"):
+        read_any(tmp_path / "job.1.et")
     (tmp_path / "kineto.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
     with pytest.raises(TraceError, match="is a profiler trace of PyTorch: trine trace inspect"):
         read_chakra(tmp_path / "kineto.json")

@@ -19,9 +19,10 @@ from trine.cli.main import app
 from trine.cluster import load_cluster
 from trine.collectives.query import collective
 from trine.common.recognise import CHAKRA, CLUSTER, LOG, TRACE, foreign_file
-from trine.errors import InputError, SpecError
+from trine.errors import InputError, SpecError, TraceError
 from trine.formats.clusters import read_any
 from trine.formats.gpu_names import gpu_of_text, named_gpus
+from trine.workload.load import load
 
 P2P = """[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]
 Device: 0, NVIDIA A40, pciBusID: 4, pciDeviceID: 0, pciDomainID:0
@@ -65,6 +66,17 @@ FOREIGN = {
     "perftest's table": (" #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]\n", "perftest"),
     "mscclpp test": ("# MSCCL++ allreduce_test\n 1048576 262144 20.1 52.1 91.2 0\n", "MSCCL++'s own tests"),
     "deepspeed": ("---- Performance of all_reduce on 8 devices ---\n", "DeepSpeed's communication benchmark"),
+    "deepspeed's logger": ("Comm. Op    Message Size    Count   Avg Latency(ms)\nbroadcast\n", "communication logger"),
+    "nvbandwidth's json": ('{"nvbandwidth": {"testcases": []}}', "nvbandwidth"),
+    "mscclpp": ("# Initializing MSCCL++\n# Setting up the connection in MSCCL++\n", "MSCCL++'s own tests"),
+    "mscclpp's rows": ('{"name":"allreduce", "ranksPerNode":8, "algBw":139.4}\n', "MSCCL++'s own tests"),
+    "nccom": ("  size(B)  count(elems)   type  time(us)\n 33554432  33554432  uint8  768\n", "nccom-test (AWS Neuron)"),
+    "trt-llm": ("====\n  TRT-LLM AllReduce Benchmark\n  world_size=8\n", "TensorRT-LLM's"),
+    "amd-smi": ('[{"gpu": 0, "links": [{"gpu": 1, "link_type": "XGMI"}]}]', "a topology of rocm-smi or amd-smi"),
+    "ibdiagnet": ('Running version: "IBDIAGNET 2.8.0"\n-I- Discovering ... 5 nodes\n', "a report of ibdiagnet"),
+    "ibnetdiscover": ('vendid=0x2c9\nswitchguid=0xb8(b8)\nSwitch\t41 "S-b8"\n[1]\t"H-0c"[1]\n', "ibnetdiscover"),
+    "slurm": ("SwitchName=leaf1 Nodes=node[001-004]\nSwitchName=spine Switches=leaf[1-2]\n", "Slurm's topology.conf"),
+    "ns-3": ("12 4 4 16 0.0\n8 9 10 11\n0 8 400Gbps 0.0005ms 0\n", "a topology file of ns-3"),
     "rocm-smi": ("==== ROCm System Management Interface ====\n", "a topology of rocm-smi or amd-smi"),
     "mscclpp plan": ('{"name": "a", "collective": "allreduce", "gpus": [{"input_chunks": 1}]}', "a plan of MSCCL++: "),
     "msccl plan": ('<algo name="a" nchannels="1"></algo>', "<algo>"),
@@ -117,6 +129,13 @@ def test_a_bandwidth_test_names_its_gpu(tmp_path: Path) -> None:
 )
 def test_no_parser_of_yaml_complains_about_other_text(text: str, tmp_path: Path) -> None:
     assert "is in no format that trine recognises" in refusal(text, "notes.txt", tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", " \n\n"])
+def test_an_empty_file_is_said_to_be_empty(text: str, tmp_path: Path) -> None:
+    assert refusal(text, "none.txt", tmp_path).endswith("none.txt: is empty")
+    with pytest.raises(TraceError, match="is empty"):
+        load(str(tmp_path / "none.txt"))
 
 
 def test_a_faulty_yaml_file_still_names_the_line(tmp_path: Path) -> None:
@@ -183,8 +202,8 @@ def test_a_table_of_another_program_without_a_header_is_named(tmp_path: Path) ->
     (tmp_path / "a.log").write_text("# OSU MPI-CUDA Allreduce Latency Test v7.4\n" + row)
     with pytest.raises(InputError, match="is a table of the OSU micro-benchmarks: trine check reads nccl-tests"):
         read_runs(tmp_path / "a.log")
-    (tmp_path / "a.log").write_text("payload_bytes,seconds,alg_bw,bus_bw\n1048576,60.1,17.4,30.5\n")
-    with pytest.raises(InputError, match="has the columns 'payload_bytes,seconds,alg_bw,bus_bw', which are not those"):
+    (tmp_path / "a.log").write_text("chunk_bytes,seconds,alg_bw,bus_bw\n1048576,60.1,17.4,30.5\n")
+    with pytest.raises(InputError, match="has the columns 'chunk_bytes,seconds,alg_bw,bus_bw', which are not those"):
         read_runs(tmp_path / "a.log")
 
 

@@ -63,6 +63,25 @@ def test_files_and_columns(tmp_path):
         assert header == "layer,prefill_chunk,prefill_key,n_decode,kv_decode,decode_q_len,time_us"
 
 
+def test_older_columns_hold_the_same_times_by_cached_tokens(tmp_path):
+    """Columns of the bundles that the project published up to August 2026; a key length is cached + chunk / 2."""
+    new = bundle(tmp_path / "new", "qwen3-30b-a3b", "Qwen/Qwen3-30B-A3B") / "tp1"
+    old = bundle(tmp_path / "old", "qwen3-30b-a3b", "Qwen/Qwen3-30B-A3B", older=True) / "tp1"
+    header = (old / "attention.csv").read_text().partition("\n")[0]
+    assert header == "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us"
+    assert (old / "moe.csv").read_text().partition("\n")[0] == "tokens,activated_experts,time_us"
+    assert len(rows(old / "attention.csv")) == len(rows(new / "attention.csv"))
+    at = {"prefill_chunk": 512, "n_decode": 4, "kv_decode": 128}
+    for cached in (0, 2048):
+        key = cached + 256
+        assert attention(old / "attention.csv", kv_prefill=cached, **at) == attention(
+            new / "attention.csv", prefill_key=key, **at
+        )
+    alone = [row for row in rows(new / "moe.csv") if row.pop("ep") == "1"]
+    assert rows(old / "moe.csv") == alone
+    assert (old / "dense.csv").read_bytes() == (new / "dense.csv").read_bytes()
+
+
 @pytest.mark.parametrize("tp", [1, 4])
 def test_a_decode_step_and_a_prefill_add_up(tmp_path, tp):
     """The bundle has a final norm, which trine's step counts with the layers' norms or not at all."""

@@ -350,6 +350,14 @@ def test_prices_order_the_machines_and_cost_a_million_tokens():
         size(dollars_per_gpu_hour=0)
 
 
+def test_a_gpu_without_a_price_is_refused_before_any_search(monkeypatch):
+    searched = []
+    monkeypatch.setattr("trine.inference.sizing._smallest", lambda *question: searched.append(question))
+    with pytest.raises(InputError, match="price: no price for a100-80gb"):
+        size(["dgx-h100", "dgx-a100"], dollars_per_gpu_hour={"h100-sxm": 2.0})
+    assert not searched
+
+
 @pytest.mark.parametrize("price", [None, 2.0])
 def test_the_picture_of_a_size_names_machines_and_prices(price, tmp_path):
     found = size(["dgx-h100", "l4-pcie"], tpot="8ms", dollars_per_gpu_hour=price)

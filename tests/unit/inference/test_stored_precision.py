@@ -14,6 +14,8 @@ SIZES = {
     "model_type": "llama", "hidden_size": 256, "num_attention_heads": 4, "num_hidden_layers": 2,
     "intermediate_size": 512, "vocab_size": 1000, "max_position_embeddings": 4096,
 }  # fmt: skip
+#: A form of weights without a precision in trine.
+UNKNOWN = {"quant_method": "bitsandbytes", "load_in_4bit": True}
 #: quantization_config as checkpoints have it -> precision of trine.
 STORED = [
     ({}, "bf16"),
@@ -23,7 +25,13 @@ STORED = [
     ({"quant_method": "compressed-tensors", "format": "float-quantized"}, "fp8"),
     ({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}, "nvfp4"),
     ({"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"}, "mxfp4"),
-    ({"quant_method": "compressed-tensors", "format": "pack-quantized"}, "bf16"),
+    ({"quant_method": "compressed-tensors", "format": "pack-quantized"}, "int4"),
+    ({"quant_method": "compressed-tensors", "format": "int-quantized"}, "fp8"),
+    ({"quant_method": "fp8", "activation_scheme": "static"}, "fp8"),
+    ({"quant_method": "awq", "bits": 4, "group_size": 128}, "int4"),
+    ({"quant_method": "gptq", "bits": 8}, "int8"),
+    ({"quant_method": "gptq", "bits": 3}, "bf16"),
+    ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bf16"),
     ({"quant_method": "mxfp4"}, "mxfp4"),
 ]
 
@@ -38,37 +46,55 @@ def test_quantised_checkpoints_have_their_precision(quantization, precision, tmp
 
 @pytest.mark.parametrize(
     ("name", "precision"),
-    [("gemma-4-31b", "nvfp4"), ("kimi-k3", "mxfp4"), ("kimi-k2.5", "bf16"), ("deepseek-v3", "fp8-block")],
+    [("gemma-4-31b", "nvfp4"), ("kimi-k3", "mxfp4"), ("kimi-k2.5", "int4-experts"), ("deepseek-v3", "fp8-block")],
 )
 def test_presets_have_the_precision_of_their_checkpoints(name, precision):
     assert precision_name("", described(load_model(name)).stored) == precision
 
 
-def test_weights_in_integers_are_named_as_an_assumption():
-    assert not has_precision("integers")
-    answer = trine.infer("kimi-k2.5", "hgx-b200", tp=16, input_tokens=64, output_tokens=8, concurrency=1)
-    assert any(note.startswith("the weights are stored as integers") for note in answer.notes)
-    assert "--precision mxfp4" in answer.weights_warning
-    assert "stored as integers" in " ".join(answer.summary().split())
-    chosen = trine.infer(
-        "kimi-k2.5", "hgx-b200", tp=8, input_tokens=64, output_tokens=8, concurrency=1, precision="mxfp4"
-    )
-    assert not any("stored as integers" in note for note in chosen.notes)
-
-
-def test_a_dense_model_in_integers_names_a_precision_that_it_can_have(tmp_path):
+@pytest.mark.parametrize(("bits", "precision"), [(4, "int4"), (8, "int8")])
+def test_packed_integers_have_the_bits_of_their_groups(bits, precision, tmp_path):
     path = tmp_path / "config.json"
-    path.write_text(json.dumps({**SIZES, "quantization_config": {"quant_method": "awq", "bits": 4}}))
+    groups = {"group_0": {"weights": {"num_bits": bits, "type": "int", "group_size": 128}}}
+    stored = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": groups}
+    path.write_text(json.dumps({**SIZES, "quantization_config": stored}))
+    assert precision_name("", described(load_model(path)).stored) == precision
+
+
+def test_kimi_has_its_attention_in_16_bits_and_its_experts_in_4():
+    answer = trine.infer("kimi-k2.5", "hgx-h200", tp=8, input_tokens=64, output_tokens=8, concurrency=1)
+    assert answer.precision == "int4-experts"
+    assert not answer.weights_warning
+    evidence = {each.what: each.kind for each in answer.evidence}
+    assert evidence["GEMMs"] == "interpolated"
+    assert evidence["experts"] == "interpolated"
+    assert answer.weights_bytes * 8 == pytest.approx(595e9, rel=0.05)  # size of moonshotai/Kimi-K2.5 in bytes
+
+
+def test_weights_without_kernels_are_named_as_an_assumption(tmp_path):
+    assert not has_precision("bitsandbytes")
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**SIZES, "quantization_config": UNKNOWN}))
     answer = trine.infer(path, "dgx-h100", input_tokens=64, output_tokens=8, concurrency=1)
-    assert "--precision fp8 has 8 bits" in answer.weights_warning
-    eight = trine.infer(str(path), "dgx-h100", input_tokens=64, output_tokens=8, concurrency=1, precision="fp8")
+    assert any(note.startswith("the weights are stored as bitsandbytes") for note in answer.notes)
+    assert "--precision int4 or int8" in answer.weights_warning
+    assert "stored as bitsandbytes" in " ".join(answer.summary().split())
+    eight = trine.infer(str(path), "dgx-h100", input_tokens=64, output_tokens=8, concurrency=1, precision="int8")
     assert not eight.weights_warning
     assert eight.weights_bytes < answer.weights_bytes
 
 
+def test_8_bit_activations_in_integers_are_said_to_take_the_times_of_fp8(tmp_path):
+    path = tmp_path / "config.json"
+    stored = {"quant_method": "compressed-tensors", "format": "int-quantized"}
+    path.write_text(json.dumps({**SIZES, "quantization_config": stored}))
+    answer = trine.infer(path, "dgx-h100", input_tokens=64, output_tokens=8, concurrency=1)
+    assert answer.weights_warning.endswith("their GEMMs take the times of FP8")
+
+
 def test_warnings_stand_apart_from_assumptions_in_every_output(tmp_path):
     path = tmp_path / "config.json"
-    path.write_text(json.dumps({**SIZES, "quantization_config": {"quant_method": "awq", "bits": 4}}))
+    path.write_text(json.dumps({**SIZES, "quantization_config": UNKNOWN}))
     answer = trine.infer(path, "dgx-h100", input_tokens=4000, output_tokens=800, concurrency=300, max_sequences=128)
     found = answer.document()
     assert [warning.split()[0] for warning in found["warnings"]] == ["the", "4,800", "300"]

@@ -244,3 +244,90 @@ def test_a_click_on_a_collective_shows_the_command_that_zooms(drive, tmp_path):
     assert driver.execute_script("return [...document.querySelectorAll('section:not(.hidden)')].map((s) => s.id)") == [
         "zoom"
     ]
+
+
+def test_a_click_on_an_operator_shows_the_command_that_zooms(drive, tmp_path):
+    from click.testing import CliRunner
+    from selenium.webdriver.common.by import By
+
+    from trine.cli.main import app
+
+    path = tmp_path / "step.html"
+    line = ["train", "model:gpt-2,layers=2,sequence=128", "--tp", "4", "--batch", "1", "--cluster", "dgx-h100"]
+    command = [*line, "--zoom", "aten::linear,layers.1.mlp.up", "--report", str(path)]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    driver = drive(page_of_blocks(()))
+    driver.get(f"{path.as_uri()}#slow")
+    search = driver.find_element(By.CSS_SELECTOR, "input[type=search]")
+    search.send_keys("mlp.up")
+    for _ in range(20):
+        search.send_keys("\ue007")
+        heading = driver.find_element(By.CSS_SELECTOR, ".details h3").text
+        if heading == "aten::linear · layers.1.mlp.up":
+            break
+    shown = driver.find_element(By.CSS_SELECTOR, ".details .zoom")
+    assert shown.find_element(By.TAG_NAME, "code").text.endswith(" --zoom aten::linear,layers.1.mlp.up")
+    assert "Load by load: aten::linear of layers.1.mlp.up takes" in shown.text
+    shown.find_element(By.LINK_TEXT, "Causes").click()
+    assert "tiles and waves" in driver.find_element(By.ID, "zoom").text
+    assert errors(driver) == []
+
+
+def test_the_address_opens_the_same_view(drive):
+    """Zoom, selected span and search are in the address, so that a colleague who opens it sees the same."""
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    driver = drive(page_of_blocks((many_spans(1600, 2),)), "#part-0")
+    driver.find_element(By.CSS_SELECTOR, "input[type=search]").send_keys("norm")
+    driver.find_element(By.CSS_SELECTOR, ".port").send_keys("wwn")
+    WebDriverWait(driver, 10).until(lambda each: "span=" in each.current_url)
+    WebDriverWait(driver, 10).until(lambda each: "find=norm" in each.current_url)
+    address = driver.current_url
+    seen = [driver.find_element(By.CSS_SELECTOR, selector).text for selector in (".details h3", ".controls .number")]
+    assert "20.4 us" not in seen[1]
+    driver.get("about:blank")
+    driver.get(address)
+    again = [driver.find_element(By.CSS_SELECTOR, selector).text for selector in (".details h3", ".controls .number")]
+    assert again == seen
+    assert driver.find_element(By.CSS_SELECTOR, "input[type=search]").get_attribute("value") == "norm"
+    for broken in (
+        "from=9&to=1",
+        "from=-1&to=<b>",
+        "from=1e9&to=2",
+        "span=99999999999",
+        "from=0&to=10&span=4000000000",
+    ):
+        driver.get("about:blank")
+        driver.get(f"{address.split('?')[0]}?{broken}")
+        assert driver.find_element(By.CSS_SELECTOR, ".port").is_displayed()
+    assert errors(driver) == []
+
+
+def test_an_area_of_the_timeline_has_sums(drive):
+    """Of 40 spans a track, 100 units apart and 80 long, the area from the start on has its share, span by span."""
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    driver = drive(page_of_blocks((many_spans(160, 2),)))
+    port = driver.find_element(By.CSS_SELECTOR, ".port")
+    port.send_keys("m")
+    shown = driver.find_element(By.CSS_SELECTOR, ".details").text
+    assert shown.startswith("Area of 4 \u00b5s, 4 tracks")
+    assert "null" not in shown
+    assert "160 spans, 12.80 \u00b5s together, 80.0 % of the area" in shown
+    names = driver.execute_script("return [...document.querySelectorAll('.details tbody tr')].map((r) => r.innerText)")
+    assert [name.split()[:3] for name in names] == [
+        ["gemm", "56", "4.48"], ["attention", "52", "4.16"], ["norm", "52", "4.16"],
+    ]  # fmt: skip
+    box = driver.execute_script("const b = arguments[0].getBoundingClientRect(); return [b.width, b.height]", port)
+    scale = (box[0] - 112) / 4000
+    left, top = 112 + 1000 * scale - box[0] / 2, 22 + 24 + 10 - box[1] / 2
+    move = ActionChains(driver).key_down(Keys.SHIFT).move_to_element_with_offset(port, left, top).click_and_hold()
+    move.move_by_offset(round(1000 * scale), 2).release().key_up(Keys.SHIFT).perform()
+    shown = driver.find_element(By.CSS_SELECTOR, ".details").text
+    assert shown.startswith("Area of ")
+    assert ", 1 track" in shown
+    assert "10 spans" in shown or "11 spans" in shown
+    assert errors(driver) == []

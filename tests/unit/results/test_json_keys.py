@@ -35,6 +35,7 @@ LINES = {
     "result": [
         f"train {GPT} --tp 4 --batch 1 --cluster dgx-h100 --detail rank=1,layer=1 --explain-memory",
         f"train {GPT} --tp 4 --batch 1 --cluster dgx-h100 --zoom largest",
+        f"train {GPT} --tp 4 --batch 1 --cluster dgx-h100 --zoom gemm",
         f"train {SMALL} --overlap range",
         f"train {GPT} --dp 2 --batch 1 --cluster dgx-h100 --offload optimizer",
         f"train {GPT} --batch 24 --micro-batch 1",
@@ -218,6 +219,7 @@ SLOW = {"result", "study"}
 ELSEWHERE = {
     "envelope": "tests/envelope.py",
     "detail": "as part of result",
+    "operator-zoom": "as part of result",
     "zoom": "as part of result",
     "sensitivity": "as part of result",
     "trace-capture": "the same class as trace inspect; needs torch",

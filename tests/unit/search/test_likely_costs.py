@@ -82,3 +82,18 @@ def test_a_guess_is_renewed_by_each_probe(measured):
     known[large] = costs[large]
     assert likely.of(middle).forward > first.forward
     assert likely.of(middle) is likely.of(middle)
+
+
+def test_a_guess_is_close_between_two_measured_micro_batches(measured):
+    layouts, costs = measured
+    small, middle, *_, large = sizes_of(layouts)
+    known = {small: costs[small]}
+    likely = LikelyCosts(layouts, known)
+    assert likely.is_close(small)
+    assert not likely.is_close(middle)
+    known[large] = costs[large]
+    assert likely.is_close(middle)
+    guess, true = likely.of(middle), costs[middle]
+    assert guess.forward + guess.backward == pytest.approx(true.forward + true.backward, rel=0.25)
+    known[large] = None  # no program of it could be written
+    assert not likely.is_close(middle)

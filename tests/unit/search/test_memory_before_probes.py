@@ -7,6 +7,7 @@ import pytest
 from trine.cluster import load_cluster
 from trine.parallel.constraints import LayoutFacts
 from trine.parallel.plan import Plan
+from trine.search.screened import ScreenedSearch
 from trine.search.search import MEMORY, Entry, Search, form_of_layer, workers
 from trine.search.space import Space
 from trine.search.worker import PackedJob, SearchJob, simulate_layout
@@ -14,14 +15,14 @@ from trine.training.options import SimulateOptions
 from trine.training.setup import setup_machine, setup_workload
 
 
-def search_of(model, capacity_bytes, executor, software="megatron-core"):
+def search_of(model, capacity_bytes, executor, software="megatron-core", kind=Search):
     """Return a search of a model on 8 GPUs that has not begun, and its layouts by the rules."""
     options = SimulateOptions(cluster=load_cluster("dgx-h100", gpus=8), software=software, compare=False)
     machine = setup_machine(Plan(dp=8), options)
     workload, chosen = setup_workload(model, machine, options)
     space = Space(8, 16, LayoutFacts(workload), chosen.profile, {"cp": 1})
     job = SearchJob(workload=workload, options=options, gpus=8)
-    search = Search(PackedJob(job), space, capacity_bytes, executor, 1)
+    search = kind(PackedJob(job), space, capacity_bytes, executor, 1)
     layouts = [layout for family in space.families() for layout in family.layouts() if not space.reason(layout)]
     return search, [each for layout in layouts for each in (layout, *space.offloading(layout))]
 
@@ -51,6 +52,26 @@ def test_a_layout_that_cannot_fit_is_rejected_without_a_measurement():
             search.refine(Entry(0, other.key, 1, other))
             assert form_of_layer(other) not in search.costs
         assert search.rejected[MEMORY] == len(others)
+
+
+@pytest.mark.parametrize("model", ["model:llama-3.2-1b,layers=4,sequence=1024", "model:mixtral-8x7b,layers=4"])
+def test_the_activations_of_other_micro_batches_reject_no_layout_that_may_fit(model):
+    with workers(None, 1, None) as executor:
+        all_known, layouts = search_of(model, 1, executor)
+        search, _ = search_of(model, 1, executor, kind=ScreenedSearch)
+        search.estimates = True
+        search._begin(search.space.families())
+        chosen = [each for each in layouts if each.micro_batch > 1][:: max(1, len(layouts) // 40)]
+        assert any(form_of_layer(each) not in search.costs for each in chosen)
+        num_rejected = 0
+        for layout in chosen:
+            if all_known.cost(layout) is None:
+                continue
+            search.capacity = all_known.allocated(layout)
+            assert search.may_fit(layout), layout
+            search.capacity = search.capacity // 2
+            num_rejected += not search.may_fit(layout)
+        assert num_rejected > 0
 
 
 def test_the_power_of_a_layout_is_there_only_if_asked_for():

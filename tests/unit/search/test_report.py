@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from trine.common.evidence import Evidence
 from trine.common.units import PS_PER_S
 from trine.results.text import MAX_LINES, fitted
 from trine.search.ranked import Ranked
@@ -113,3 +114,40 @@ def test_rows_are_a_data_frame():
     assert list(frame["step_time_s"]) == [10.0, 11.0]
     assert list(frame["tp"]) == [8, 8]
     assert {row["reason"] for row in answer(ranked(10, 60)).document()["rejected"]}
+
+
+def estimated(seconds, memory_gib, **layout):
+    """Return a layout that the screen estimates, from a simulated one of 10 s."""
+    simulated = ranked(10, 60)
+    outcome = simulated.outcome.estimated(round(seconds * PS_PER_S), memory_gib * GIB)
+    return Ranked(LAYOUT._replace(**layout), outcome, 0)
+
+
+def test_estimated_rows_are_marked_and_have_no_parts():
+    found = answer(ranked(10, 60), estimated(11, 50, dp=2), ranked(12, 40, dp=8), screen_errors=(0.01,))
+    rows = found.document()["layouts"]
+    assert [row["is_estimated"] for row in rows] == [False, True, False]
+    assert rows[1]["step_time_s"] == pytest.approx(11)
+    assert rows[1]["mfu"] == pytest.approx(0.4 * 10 / 11)
+    assert rows[1]["tokens_per_s"] == pytest.approx(rows[0]["tokens_per_s"] * 10 / 11)
+    assert [rows[1][name] for name in ("compute_s", "bubble_s", "idle_s", "step_time_low_s")] == [None] * 4
+    assert rows[0]["idle_s"] == 0
+    assert "about 11 s" in found.details()
+    assert "row 2 is estimated" in found.screen
+
+
+def test_the_first_is_compared_with_the_next_simulated_layout():
+    found = answer(ranked(10, 60), estimated(10.5, 50, dp=2), ranked(11, 40, dp=8))
+    terms = {row["term"]: row for row in found.terms()}
+    assert terms["step"]["second_s"] == pytest.approx(11)
+    assert "first and number 3" in found.summary()
+    assert "ahead of number 3" in found.overlap
+    assert answer(ranked(10, 60), estimated(11, 50)).terms() == []
+
+
+def test_the_answer_states_what_it_assumes_about_the_request():
+    batch = Evidence("global batch", "assumed", "1,024 samples; a source")
+    found = answer(ranked(10, 60), assumptions=(batch,))
+    assert "global batch 1,024 samples; a source (--global-batch sets another)" in found.notes[0]
+    assert batch in found.evidence
+    assert "assumed" not in answer(ranked(10, 60)).summary()

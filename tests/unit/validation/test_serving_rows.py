@@ -194,7 +194,9 @@ def test_flags_of_the_launch_scripts_reach_the_job() -> None:
     assert (vllm.input_tokens, vllm.output_tokens) == (922, 922)
     assert vllm.length_spread == pytest.approx(1 / 9)
     own = job_of(plain_row("own run", file="h100_sxm/vllm/0.12.0/Qwen_Qwen3-32B.csv"))
-    assert (own.max_batched_tokens, own.kv_precision, own.length_spread) == (None, "", 0.0)
+    assert (own.max_batched_tokens, own.kv_precision, own.length_spread) == (1024 + 16 + 1500, "", 0.0)
+    sglang = job_of(plain_row("sglang", file="h100_sxm/sglang/0.5.1.post1/x.csv", engine="sglang", version="0.5.1"))
+    assert sglang.max_batched_tokens == 1024 + 1500
 
 
 def test_unknown_names_are_refused_with_the_nearest_one() -> None:

@@ -50,7 +50,7 @@ def read_chakra(
 ) -> ChakraTrace:  # fmt: skip
     """Read the Chakra execution traces of all ranks, plain or gzip.
 
-    prefix: path up to ``.<rank>.et``, or up to ``.<rank>.json`` for traces in JSON; also one of the JSON files. Ranks
+    prefix: path up to ``.<rank>.et``, or up to ``.<rank>.json`` for traces in JSON; also one of these files. Ranks
         are numbered from 0 without a gap.
     comm_groups: JSON of process groups, ``{"1": [0, 1]}``; default: ``<prefix>.groups.json`` if it exists.
     roofline: time compute nodes by their ``num_ops`` and ``tensor_size`` instead of their durations.
@@ -60,7 +60,7 @@ def read_chakra(
     file or node that cannot be read, a missing or circular dependency, an unknown group or one without the rank, a
     message that is never received, or ranks that disagree on a collective.
     """
-    text = os.fspath(prefix)
+    text = _prefix_of(os.fspath(prefix))
     files = _files(text)
     known_groups: Groups = {}
     default_groups = groups_file(text)
@@ -116,6 +116,12 @@ def _check_list(place: Path, files: Mapping[int, Path]) -> None:
             rank_list = ", ".join(map(str, sorted(ranks)[:8])) + (", ..." if len(ranks) > 8 else "")
             problem_text = f"the traces of ranks {rank_list} {problem}: {sums.name} lists {len(listed)} ranks"
             raise TraceError(problem_text, file=place)
+
+
+def _prefix_of(path: str) -> str:
+    """Return the path up to ``.<rank>.et`` of one rank's trace; another path unchanged."""
+    match = re.fullmatch(rf"(.+){_RANK}", path)
+    return match[1] if match is not None and is_file(path) else path
 
 
 def _json_files(prefix: str) -> dict[int, Path]:

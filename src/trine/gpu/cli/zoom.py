@@ -1,4 +1,4 @@
-"""``trine train --zoom``: a collective of a step at the load-store level, beside the operator level."""
+"""``trine train --zoom``: a collective or operator of a step at the load-store level, beside the operator level."""
 
 from __future__ import annotations
 
@@ -11,26 +11,32 @@ from trine.errors import InputError
 
 if TYPE_CHECKING:
     from trine.cli.output import StepRequest
+    from trine.gpu.detail.operator_zoom import OperatorZoom
     from trine.gpu.detail.two_times import ZoomResult
     from trine.results import Result
 
 
 class ZoomAnswer(Section):
-    """Output of ``--zoom COLLECTIVE``."""
+    """Output of ``--zoom NAME``."""
 
     def __init__(self, word: str | None) -> None:
         self._word = None if word is None else word.strip()
         if self._word == "":
-            raise InputError("--zoom needs a collective, such as --zoom largest or --zoom all_reduce")
-        self._zoomed: ZoomResult | None = None
+            raise InputError("--zoom needs a name, such as --zoom largest, --zoom all_reduce or --zoom gemm")
+        self._zoomed: ZoomResult | OperatorZoom | None = None
+        self._is_operator = False
 
     def prepare(self, step: StepRequest, result: Result) -> None:
-        """Reject a collective that the step does not have."""
+        """Reject a collective or operator that the step does not have."""
         if self._word is None:
             return
+        from trine.gpu.detail.operator_choice import names_operator
         from trine.gpu.detail.zoom import choose_zoom
         from trine.graph.grid import RankGrid
 
+        self._is_operator = names_operator(result, self._word)
+        if self._is_operator:
+            return
         try:
             choose_zoom(result, RankGrid(step[1].axes), self._word)
         except InputError as error:
@@ -40,12 +46,14 @@ class ZoomAnswer(Section):
         """Simulate the collective and print both times, if requested. result: of the step, with all ranks."""
         if self._word is None:
             return
+        from trine.gpu.detail.operator_zoom import zoom_operator
         from trine.gpu.detail.two_times import zoom
 
         workload, plan, options = step
+        simulate = zoom_operator if self._is_operator else zoom
         with watched("requests"):
             try:
-                self._zoomed = zoom(workload, plan, self._word, result, options=options)
+                self._zoomed = simulate(workload, plan, self._word, result, options=options)
             except KeyboardInterrupt:
                 self.finished = False
             except InputError as error:  # its fields are options of other commands
@@ -55,5 +63,5 @@ class ZoomAnswer(Section):
             show(self._zoomed.headline if brief else f"\n{self._zoomed.summary()}", json)
 
     def document(self) -> dict[str, object]:
-        """Return ``zoom``, if requested."""
-        return {} if self._zoomed is None else {"zoom": self._zoomed.document()}
+        """Return ``zoom`` or ``operator_zoom``, if requested."""
+        return {} if self._zoomed is None else {self._zoomed.SCHEMA.replace("-", "_"): self._zoomed.document()}

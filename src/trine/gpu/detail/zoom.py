@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 #: The word for the longest collective of all.
 LARGEST = "largest"
-#: Words for computation that people ask for.
-COMPUTATIONS = frozenset({"gemm", "matmul", "attention", "elementwise", "kernel"})
 #: The way to wait: the GPU's own, so that one run suffices.
 _SYNC = "default"
 
@@ -71,7 +69,6 @@ def choose_zoom(result: Result, grid: RankGrid, word: str) -> ZoomChoice:
     alone = result.rank(rank)
     of_step = [one for one in of_rank(alone, 0) if one.step == result.num_steps - 1]
     with_kernel = with_kernels(of_step, rank)
-    _refuse_computation(word, alone.graph.operator_names, with_kernel)
     matches = _matching(of_step, with_kernel, word, alone.graph.layer_names, rank)
     candidates = [one for one in matches if not has_unknown_root(one)] or matches
     operator_ps = _times_after_last(result, grid, rank, candidates)
@@ -81,22 +78,6 @@ def choose_zoom(result: Result, grid: RankGrid, word: str) -> ZoomChoice:
         word=word, what=chosen, rank=rank, number=with_kernel.index(chosen) + 1,
         operator_ps=int(operator_ps[longest]), matches=len(matches),
     )  # fmt: skip
-
-
-def _refuse_computation(word: str, operators: Sequence[str], with_kernel: Sequence[StepCollective]) -> None:
-    """Raise InputError for an operator: the load-store level has programs of collectives, not of a step's operators.
-
-    Fused GEMMs, whose tiles are sent as they end, are separate kernels (``trine eidolon run``) with their own shapes;
-    recorded times of a step's operators hold no loads and stores.
-    """
-    kinds = {one.kind for one in with_kernel}
-    short_names = {name.rpartition("::")[2] for name in operators}
-    if word in kinds or (word not in COMPUTATIONS and word not in operators and word not in short_names):
-        return
-    raise InputError(
-        f"{word[:80]} computes, and the load-store level has no program for it; of this step it has: "
-        f"{', '.join(sorted(kinds))} (a GEMM that sends its tiles: trine eidolon run)"
-    )
 
 
 def _matching(

@@ -173,3 +173,18 @@ function figure(block, ...content) {
     ...content,
     block.note ? make("p", { class: "note", text: block.note }) : null);
 }
+
+/** Return the key of the section that the page's address names; `first` if it names none. */
+function addressedSection(first = "") {
+  return location.hash.slice(1).split("?")[0] || first;
+}
+
+/** Return the part of the page's address that describes a view of the section. */
+function addressedView() {
+  return location.hash.split("?").slice(1).join("?");
+}
+
+/** Replace the children of an element; null leaves a child out. */
+function replaceAll(element, ...children) {
+  element.replaceChildren(...children.filter((child) => child !== null));
+}

@@ -79,7 +79,7 @@ function build({ page, writer }) {
     each.content.replaceChildren(...each.section.blocks.map((block) => BLOCKS[block.kind](block)));
   };
   const select = () => {
-    const wanted = sections.findIndex(({ section }) => "#" + section.key === location.hash);
+    const wanted = sections.findIndex(({ section }) => section.key === addressedSection());
     const shown = Math.max(0, wanted);
     sections.forEach((each, i) => {
       each.element.classList.toggle("hidden", i !== shown);
@@ -113,6 +113,7 @@ function build({ page, writer }) {
   addEventListener("hashchange", () => {
     select();
     scrollTo(0, 0);
+    dispatchEvent(new Event("viewchange"));
   });
   let theme;
   addEventListener("beforeprint", () => {

@@ -58,10 +58,14 @@ function lineName(line, x, y, taken) {
 
 function drawPoints(svg, block, x, y, reading, taken) {
   const labels = [];
+  const radius = (point) => 3.5 + 6 * Math.sqrt(point.size);
+  for (const point of block.points) {
+    taken.push({ from: x.at(point.x) - radius(point), to: x.at(point.x) + radius(point), at: y.at(point.y) + 4, high: radius(point) + 6 });
+  }
   const marks = block.points.map((point, i) => {
     const [cx, cy] = [x.at(point.x), y.at(point.y)];
     const mark = draw("circle", {
-      class: `point ${point.hollow ? "hollow stroke-" : "fill-"}${point.colour}`, cx, cy, r: 3.5 + 6 * Math.sqrt(point.size),
+      class: `point ${point.hollow ? "hollow stroke-" : "fill-"}${point.colour}`, cx, cy, r: radius(point),
       tabindex: i === 0 ? "0" : "-1", role: "img",
       "aria-label": `${short(point.name)}: ${show(point.x, block.x_axis.unit)}, ${show(point.y, block.y_axis.unit)}`,
     }, draw("title", { text: short(point.name, 120) }));
@@ -92,18 +96,21 @@ function drawPoints(svg, block, x, y, reading, taken) {
   svg.append(draw("g", {}, marks), draw("g", {}, labels));
 }
 
-/** Return a label beside a point; null if it would cover another label. */
+/** Return a label beside a point; null if it would cover points or other labels everywhere. */
 function placeLabel(text, cx, cy, taken) {
   const words = short(text, 34);
   const width = words.length * 6.3;
   const isLeft = cx + 10 + width > WIDTH - MARGIN.right;
   const [from, to] = isLeft ? [cx - 10 - width, cx - 10] : [cx + 10, cx + 10 + width];
-  for (const shift of [4, -9, 17, -22, 30]) {
+  for (const shift of [4, -9, 17, -22, 30, -35, 43, -48, 56]) {
     const at = cy + shift;
     if (at < MARGIN.top || at > HEIGHT - MARGIN.bottom - 2) continue;
-    if (taken.some((box) => from < box.to && to > box.from && Math.abs(at - box.at) < 13)) continue;
+    if (taken.some((box) => from < box.to && to > box.from && Math.abs(at - box.at) < (box.high ?? 13))) continue;
     taken.push({ from, to, at });
-    return draw("text", { class: "label halo", x: isLeft ? to : from, y: at, "text-anchor": isLeft ? "end" : "start", text: words });
+    const end = isLeft ? to : from;
+    const isFar = Math.abs(shift - 4) > 14;
+    return draw("g", {}, isFar ? draw("line", { class: "leader", x1: cx, y1: cy, x2: end, y2: at - 4 }) : null,
+      draw("text", { class: "label halo", x: end, y: at, "text-anchor": isLeft ? "end" : "start", text: words }));
   }
   return null;
 }

@@ -114,3 +114,43 @@ function matches(spans, block, text) {
   }
   return { found, count, total };
 }
+
+/** Return the sums of the parts of spans in an area: their number and total, and per name, the longest first. */
+function areaSums(spans, block, tracks, from, to) {
+  const names = new Map();
+  const sums = { count: 0, total: 0, names: [] };
+  for (const track of tracks) {
+    const first = Math.max(track.first, lowerBound(spans.start, track.first, track.end, from) - 1);
+    for (let i = first; i < track.end && spans.start[i] < to; i++) {
+      const inside = Math.min(spans.start[i] + spans.duration[i], to) - Math.max(spans.start[i], from);
+      if (inside <= 0) continue;
+      const name = block.names[spans.name[i]];
+      const entry = names.get(name) ?? { name, count: 0, total: 0 };
+      names.set(name, entry);
+      entry.count += 1;
+      entry.total += inside;
+      sums.count += 1;
+      sums.total += inside;
+    }
+  }
+  sums.names = [...names.values()].sort((a, b) => b.total - a.total);
+  return sums;
+}
+
+/** Return a timeline's view as text for the page's address: times in its units, the selected span, a search. */
+function viewWords({ from, to }, span, isExpanded, find) {
+  const words = new URLSearchParams({ from: String(Math.round(from)), to: String(Math.round(to)) });
+  if (span >= 0) words.set("span", String(span));
+  if (isExpanded) words.set("expanded", "1");
+  if (find) words.set("find", find);
+  return words.toString();
+}
+
+/** Return the view that a text describes, or null; an address may come from anywhere. */
+function viewOf(words, length) {
+  const read = new URLSearchParams(words);
+  const number = (name, missing) => (/^\d{1,10}$/.test(read.get(name) ?? "") ? Number(read.get(name)) : missing);
+  const [from, to] = [number("from", -1), number("to", -1)];
+  if (from < 0 || to <= from || from >= length) return null;
+  return { words, from, to, span: number("span", -1), isExpanded: read.get("expanded") === "1", find: (read.get("find") ?? "").slice(0, 200) };
+}

@@ -5,6 +5,7 @@ const HEAD = 24;
 const AXIS = 22;
 const NAMES = 112;
 const MAX_CHAIN = 40;
+const MAX_SUMS = 12;
 
 function timelineBlock(block) {
   return new TimelineView(block).element;
@@ -17,6 +18,7 @@ class TimelineView {
     this.view = { from: 0, to: block.length };
     this.selected = null;
     this.chain = [];
+    this.area = null;
     this.found = null;
     this.isPathShown = true;
     this.layOut();
@@ -24,6 +26,7 @@ class TimelineView {
     this.readColours();
     this.listen();
     this.showSelected();
+    this.readAddress();
   }
 
   // Layout
@@ -52,7 +55,7 @@ class TimelineView {
     this.canvas = make("canvas", { "aria-hidden": "true" });
     this.spacer = make("div", { class: "spacer" }, this.canvas);
     this.port = make("div", { class: "port", tabindex: "0", role: "application",
-      "aria-label": "Timeline. Arrow keys move and zoom, n and p select the next and previous span, b goes to the cause." },
+      "aria-label": "Timeline. Arrow keys move and zoom, n and p select the next and previous span, b goes to the cause, m sums up what is visible." },
     this.spacer);
     this.search = make("input", { type: "search", placeholder: "Search operators, layers", "aria-label": "Search spans" });
     this.result = make("span", { class: "quiet", role: "status" });
@@ -96,6 +99,7 @@ class TimelineView {
       if (event.key === "Enter") this.selectMatch(event.shiftKey ? -1 : 1);
     });
     addEventListener("sectionchange", () => this.redraw());
+    addEventListener("viewchange", () => this.readAddress());
     addEventListener("themechange", () => {
       this.readColours();
       this.redraw();
@@ -116,6 +120,37 @@ class TimelineView {
       this.isDue = false;
       this.paint();
     });
+    this.writeAddressSoon();
+  }
+
+  // The view in the page's address: times and the selected span, so that a copied address opens the same view
+
+  readAddress() {
+    const state = viewOf(addressedView(), this.block.length);
+    if (state === null || state.words === this.written) return;
+    if (state.isExpanded !== this.spans.isExpanded && this.repeatButton) this.toggleRepeats();
+    if (state.find !== this.search.value) {
+      this.search.value = state.find;
+      this.onSearch();
+    }
+    this.show(state.from, state.to);
+    this.select(state.span >= 0 && state.span < this.spans.start.length ? { span: state.span } : null);
+    if (this.selected) this.port.scrollTop = trackOf(this.spans, state.span).y - this.port.clientHeight / 2;
+  }
+
+  writeAddressSoon() {
+    clearTimeout(this.writing);
+    this.writing = setTimeout(() => this.writeAddress(), 300);
+  }
+
+  writeAddress() {
+    const section = this.element.closest("section");
+    const isFirst = section?.querySelector(".port") === this.port;
+    const isWhole = this.view.from === 0 && this.view.to === this.block.length;
+    const isTouched = !isWhole || this.selected?.span >= 0 || this.search.value || this.written;
+    if (!isFirst || !isTouched || addressedSection(section.id) !== section.id) return;
+    this.written = viewWords(this.view, this.selected?.span ?? -1, this.spans.isExpanded, this.search.value.trim());
+    history.replaceState(null, "", `#${section.id}?${this.written}`);
   }
 
   get namesWidth() {
@@ -149,6 +184,7 @@ class TimelineView {
     for (const row of shown) if (row.track) this.paintTrack(pen, row.track, left, width);
     this.paintRepeats(pen, left, width, top, bottom);
     this.paintChain(pen, left);
+    this.paintArea(pen, left);
     pen.restore();
     this.paintAxis(pen, left, width);
     this.range.textContent = `${this.time(this.view.from)} to ${this.time(this.view.to)}`;
@@ -295,6 +331,18 @@ class TimelineView {
     pen.lineWidth = 1;
   }
 
+  paintArea(pen, left) {
+    if (this.area === null) return;
+    const { from, to, top, bottom } = this.area;
+    const [x, long] = [left + (from - this.view.from) * this.scale, (to - from) * this.scale];
+    pen.strokeStyle = this.ink.select;
+    pen.fillStyle = this.ink.select;
+    pen.globalAlpha = 0.12;
+    pen.fillRect(x, top, long, bottom - top);
+    pen.globalAlpha = 1;
+    pen.strokeRect(x, top, long, bottom - top);
+  }
+
   paintAxis(pen, left, width) {
     pen.fillStyle = this.ink.back;
     pen.fillRect(0, 0, width, AXIS);
@@ -347,9 +395,13 @@ class TimelineView {
     }
   }
 
-  /** Drag to move; a press without movement selects. */
+  /** Drag to move; a press without movement selects; a drag with Shift selects an area. */
   onPress(event) {
     if (event.button !== 0) return;
+    if (event.shiftKey) {
+      this.dragArea(event);
+      return;
+    }
     const begin = { x: event.clientX, y: event.clientY, view: { ...this.view }, top: this.port.scrollTop };
     let isDrag = false;
     const move = (moved) => {
@@ -371,12 +423,41 @@ class TimelineView {
     addEventListener("pointercancel", stop);
   }
 
+  dragArea(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const at = (each) => ({ time: this.view.from + (each.clientX - box.left - this.namesWidth) / this.scale,
+      y: each.clientY - box.top - AXIS + this.port.scrollTop });
+    const begin = at(event);
+    event.preventDefault();
+    const move = (moved) => {
+      const now = at(moved);
+      this.selectArea({ from: Math.max(Math.min(begin.time, now.time), 0), to: Math.min(Math.max(begin.time, now.time), this.block.length),
+        top: Math.min(begin.y, now.y), bottom: Math.max(begin.y, now.y) });
+    };
+    const stop = () => {
+      removeEventListener("pointermove", move);
+      removeEventListener("pointerup", stop);
+      removeEventListener("pointercancel", stop);
+    };
+    addEventListener("pointermove", move);
+    addEventListener("pointerup", stop);
+    addEventListener("pointercancel", stop);
+  }
+
+  /** Show the sums of an area; without one, of what is visible. */
+  selectArea(area) {
+    this.select(null);
+    const top = this.port.scrollTop;
+    this.area = area ?? { ...this.view, top, bottom: top + this.port.clientHeight - AXIS };
+    this.showArea();
+  }
+
   onKey(event) {
     const actions = {
       ArrowLeft: () => this.pan(-0.15), ArrowRight: () => this.pan(0.15), ArrowUp: () => this.zoom(1 / 1.4),
       ArrowDown: () => this.zoom(1.4), "+": () => this.zoom(1 / 1.4), "-": () => this.zoom(1.4),
       Home: () => this.show(0, this.block.length), n: () => this.step(1), p: () => this.step(-1),
-      b: () => this.goToCause(), Enter: () => this.zoomToSelected(), "/": () => this.search.focus(),
+      b: () => this.goToCause(), m: () => this.selectArea(null), Enter: () => this.zoomToSelected(), "/": () => this.search.focus(),
       Escape: () => this.select(null),
     };
     // The keys of ui.perfetto.dev do the same.
@@ -412,6 +493,7 @@ class TimelineView {
 
   select(selected) {
     this.selected = selected;
+    this.area = null;
     this.chain = this.index < 0 ? [] : causesOf(this.spans, this.index, MAX_CHAIN);
     this.showSelected();
     this.redraw();
@@ -502,19 +584,51 @@ class TimelineView {
     return { name: this.block.names[this.spans.name[i]] + detail, place: `${this.block.groups[track.group].name}, ${track.name}` };
   }
 
-  /** Return the command that simulates a collective load by load, and the answer if it is in the report. */
-  zoomBlock(word) {
+  /** Return the word by which --zoom finds a span's operator and layer, or its collective; "" for none. */
+  zoomWord(i) {
+    const collective = this.block.zooms[this.spans.detail[i]];
+    if (collective) return collective;
+    const [name, layer] = [this.block.names[this.spans.name[i]], this.block.details[this.spans.detail[i]] ?? ""];
+    if (!this.block.command || !this.block.programs.includes(this.spans.name[i])) return "";
+    return /^[\w.]+$/.test(layer) ? `${name},${layer}` : name;
+  }
+
+  /** Return the command that simulates a collective or operator load by load, and the answer if it is in the report. */
+  zoomBlock(word, isOperator) {
     const { command, zoomed, zoom_answer: answer } = this.block;
     const line = `${command || "trine train ..."} --zoom ${word}`;
     return make("div", { class: "zoom" },
       word === zoomed ? make("p", {}, "Load by load: ", answer, " ", make("a", { href: "#zoom", text: "Causes" })) : null,
-      commandBlock({ title: "Simulate the longest collective of this layer load by load", line }));
+      commandBlock({ title: isOperator ? "Simulate this operator load by load"
+        : "Simulate the longest collective of this layer load by load", line }));
+  }
+
+  showArea() {
+    const { from, to, top, bottom } = this.area;
+    const tracks = this.rows.filter(({ y, track }) => track && y + TRACK > top && y < bottom).map(({ track }) => track);
+    const sums = areaSums(this.spans, this.block, tracks, from, to);
+    const longest = sums.names.slice(0, MAX_SUMS);
+    const rest = sums.names.length - longest.length;
+    const [times, shares] = [showColumn(longest.map(({ total }) => (total * this.block.unit_ps) / 1e12), "s"),
+      (total) => `${(100 * total / ((to - from) * tracks.length)).toFixed(1)} %`];
+    replaceAll(this.details,
+      make("h3", { text: `Area of ${this.time(to - from)}, ${tracks.length} track${tracks.length === 1 ? "" : "s"}` }),
+      make("p", { text: `${sums.count.toLocaleString("en-US")} spans, ${this.time(sums.total)} together, `
+        + `${shares(sums.total)} of the area` }),
+      longest.length === 0 ? null : make("table", {}, make("thead", {}, make("tr", {}, ["name", "spans", `time in ${times.words}`, "of the area"]
+        .map((text, i) => make("th", { scope: "col", class: i ? "number" : null, text })))),
+      make("tbody", {}, longest.map(({ name, count, total }, i) => make("tr", {},
+        make("td", { text: short(name, 60), dir: "auto" }), make("td", { class: "number", text: count.toLocaleString("en-US") }),
+        make("td", { class: "number", text: times.texts[i] }), make("td", { class: "number", text: shares(total) }))))),
+      rest > 0 ? make("p", { class: "quiet", text: `${rest} more names` }) : null);
+    this.redraw();
   }
 
   showSelected() {
     if (this.selected === null) {
-      this.details.replaceChildren(make("p", { class: "quiet screen",
-        text: "Click a span, or the gap before one, to see what it waited for. Drag to move, Ctrl + wheel to zoom." }));
+      replaceAll(this.details, make("p", { class: "quiet screen",
+        text: "Click a span, or the gap before one, to see what it waited for. Drag to move, Ctrl + wheel to zoom. "
+          + "Shift + drag sums up an area, m what is visible." }));
       return;
     }
     const { start, duration, reason, critical } = this.spans;
@@ -534,12 +648,12 @@ class TimelineView {
         click: () => { this.select({ span: cause }); this.keepInView(cause); } }),
       make("span", { class: "quiet", text: ` ${words.place}, ${this.time(duration[cause])}` }));
     });
-    const zoom = isWait ? "" : this.block.zooms[this.spans.detail[i]] ?? "";
-    this.details.replaceChildren(
+    const zoom = isWait ? "" : this.zoomWord(i);
+    replaceAll(this.details,
       make("h3", { dir: "auto", text: isWait ? `Wait before ${short(name, 90)}` : short(name, 110) }),
       make("dl", { class: "rows" }, rows.flatMap(([term, text]) => [make("dt", { text: term }), make("dd", { text, dir: "auto" })])),
       causes.length ? make("div", {}, make("p", { class: "quiet", text: "Released by, back in time:" }), make("ol", {}, causes)) : null,
-      zoom ? this.zoomBlock(zoom) : null,
+      zoom ? this.zoomBlock(zoom, !this.block.zooms[this.spans.detail[i]]) : null,
       make("div", { class: "screen" },
         make("button", { type: "button", disabled: !this.chain.length, click: () => this.goToCause(), text: "Go to the cause (b)" }),
         make("button", { type: "button", click: () => this.zoomToSelected(), text: "Zoom to it (Enter)" })));

@@ -11,6 +11,7 @@ from trine.errors import SpecError
 from trine.workload.architecture.config_keys import Config, read_config
 from trine.workload.architecture.families import decoders, encoders, hybrids, latent
 from trine.workload.architecture.model import Architecture
+from trine.workload.architecture.stored_weights import stored_form
 
 Family = Callable[[Config], Architecture]
 
@@ -108,7 +109,7 @@ def architecture_of(content: Mapping[str, Any], file: str, name: str) -> Archite
         raise SpecError(str(error), file=file) from None
     config.check_used()
     name = config.text("_name_or_path") or name or kind
-    return replace(model, name=name.rsplit("/", 1)[-1], file=file, stored=_stored(config))
+    return replace(model, name=name.rsplit("/", 1)[-1], file=file, stored=stored_form(config))
 
 
 def _same_family(kind: str) -> str:
@@ -129,20 +130,3 @@ def _same_family(kind: str) -> str:
 def _letters(kind: str) -> str:
     """Return the letters and digits of a name, in lower case."""
     return "".join(character for character in kind.lower() if character.isalnum())
-
-
-#: Precisions of weights by the ``format`` of compressed-tensors; the method alone does not tell 8 bits from 4.
-_STORED_FORMATS = {"nvfp4-pack-quantized": "nvfp4", "mxfp4-pack-quantized": "mxfp4", "pack-quantized": "integers"}
-
-
-def _stored(config: Config) -> str:
-    """Return the precision of quantised weights, as the config or its language model's part names it."""
-    found = config.get("quantization_config", default={})
-    text = config.get("text_config", default={})
-    if not found and isinstance(text, Mapping):
-        found = text.get("quantization_config") or {}
-    if not isinstance(found, Mapping):
-        config.fail("quantization_config", "must be a section of keys")
-    if str(found.get("quant_algo", "")).upper().startswith("NVFP4"):
-        return "nvfp4"
-    return _STORED_FORMATS.get(str(found.get("format", "")), str(found.get("quant_method", ""))[:40])

@@ -63,6 +63,7 @@ from trine.workload.synthesis.transformer import (
     product,
     projected,
     residual,
+    rotary,
     top_k,
 )
 from trine.workload.synthesis.unfused import dropped
@@ -374,11 +375,11 @@ def _latent(graph: Graph, mixer: LatentAttention, h: Tensor, hidden: int, name: 
         latent = projected(graph, h, mixer.query_rank, mixer.biases, f"{name}.q_down", WHOLE)
         latent = norm(graph, latent, "rms", f"{name}.q_norm")
     q = projected(graph, latent, heads * size, False, f"{name}.q_up")
-    q = elementwise(graph, q, heads * size, "apply_rotary", f"{name}.q_rotary")
+    q = rotary(graph, q, f"{name}.q_rotary")
     kv = projected(graph, h, mixer.kv_rank + mixer.rotated, mixer.biases, f"{name}.kv_down", WHOLE)
     kv = _latent_norm(graph, kv, mixer.kv_rank, f"{name}.kv_norm")
     kv = projected(graph, kv, heads * (mixer.plain + mixer.value), False, f"{name}.kv_up")
-    kv = elementwise(graph, kv, heads * (size + mixer.value), "apply_rotary", f"{name}.k_rotary")
+    kv = _rotated_keys(graph, kv, heads * (size + mixer.value), f"{name}.k_rotary")
     if mixer.indexer is not None and not mixer.indexer.is_shared:
         _index(graph, mixer.indexer, latent, h, f"{name}.indexer")
     parts = [_heads(graph, q, heads, size), _heads(graph, kv, heads, size), _heads(graph, kv, heads, mixer.value)]
@@ -387,6 +388,14 @@ def _latent(graph: Graph, mixer: LatentAttention, h: Tensor, hidden: int, name: 
     if mixer.gate:
         out = _gated(graph, out, projected(graph, h, heads * mixer.value, False, f"{name}.gate"), f"{name}.gated")
     return projected(graph, out, hidden, mixer.biases, f"{name}.out")
+
+
+def _rotated_keys(graph: Graph, kv: Tensor, features: int, layer: str) -> Tensor:
+    """Write keys with their rotated part, and values, from unrotated ones; the gradient needs neither (rotations are
+    linear)."""
+    out = graph.tensor((*kv.shape[:-1], features))
+    op = graph.forward("apply_rotary", (kv,), (out,), layer)
+    return graph.gives_back(op, kv, out, "apply_rotary_backward")
 
 
 def _latent_norm(graph: Graph, x: Tensor, rank: int, layer: str) -> Tensor:
@@ -402,7 +411,7 @@ def _compressed(graph: Graph, mixer: CompressedAttention, h: Tensor, hidden: int
     latent = projected(graph, h, mixer.query_rank, False, f"{name}.q_down", WHOLE)
     latent = norm(graph, latent, "rms", f"{name}.q_norm")
     q = projected(graph, latent, heads * size, False, f"{name}.q_up", WHOLE)
-    q = elementwise(graph, q, heads * size, "apply_rotary", f"{name}.q_rotary")
+    q = rotary(graph, q, f"{name}.q_rotary")
     kv = norm(graph, projected(graph, h, size, False, f"{name}.kv", WHOLE), "rms", f"{name}.kv_norm")
     if mixer.ratio:
         kv = _concatenated(graph, kv, _pooled(graph, mixer, size, h, f"{name}.compressor"), f"{name}.join")

@@ -138,6 +138,8 @@ def _cast_input(
     of_experts = {name: value for name, value in attributes.items() if name != "replicated"}
     cast = graph.cast(x, recipe, layer, of_experts)
     cast_attributes: dict[str, object] = {"precision": recipe.products, "weight_copies": recipe.weight_copies}
+    if recipe.product_kernels > 1:
+        cast_attributes["kernels"] = float(recipe.product_kernels)
     if graph.fuses_experts and len(weight.shape) > 2:
         cast_attributes["grouped_kernel"] = "one"
     return cast, {**attributes, **cast_attributes}
@@ -468,14 +470,19 @@ def dispatch(graph: Graph, x: Tensor, numbers: Tensor, layer: str, shape: Attrib
 
 
 def combine(graph: Graph, x: Tensor, shares: Tensor, numbers: Tensor, layer: str, shape: Attributes) -> Tensor:
-    """Sum the results of each token's experts (B, S k, features), weighted by their shares: (B, S, features)."""
+    """Sum the results of each token's experts (B, S k, features), weighted by their shares: (B, S, features).
+
+    The gradient of the shares needs x, which is kept, unless the software weights the experts' activations: then the
+    operator sums alone. It still writes that gradient, as small as the shares, in place of the activation.
+    """
     attributes = {"moe": "combine", **shape}
     out = graph.tensor((*shares.shape[:-1], x.shape[-1]))
     op = graph.forward("aten::index_add", (x, shares, numbers), (out,), layer, attributes)
+    weighted = () if graph.writes.expert_shares == "activation" else (x,)
 
     def backward() -> None:
         dx, dshares = graph.like(x), graph.like(shares)
-        inputs = (graph.gradient(out), x, shares, numbers)
+        inputs = (graph.gradient(out), *weighted, shares, numbers)
         graph.backward("index_add_backward", inputs, (dx, dshares), op, attributes)
         graph.give(x, dx, op)
         graph.give(shares, dshares, op)
