@@ -23,7 +23,7 @@ PRECISIONS = served_precisions()
 
 @pytest.mark.parametrize(("name", "bits"), [("float8", 8), ("float4", 4)])
 def test_narrow_products_cost_at_least_the_16_bit_product_of_as_many_bytes(name, bits):
-    times = gpu_times(load_gpu("b300"))
+    times = gpu_times(load_gpu("b300"), "vllm")
     narrow = times.product_us(8192, 8192, name, bits / 8)
     folded = times.product_us(8192, 8192 * bits // 16, "bfloat16", 2.0)
     assert (narrow >= folded * (1 - 1e-12)).all()
@@ -32,11 +32,10 @@ def test_narrow_products_cost_at_least_the_16_bit_product_of_as_many_bytes(name,
 
 def test_weights_of_few_bits_are_multiplied_in_16_bits_where_the_gpu_has_no_fp8():
     gpu = load_gpu("a100-80gb")
-    times = gpu_times(gpu).product_us(8192, 8192, "float8", 1.0)
-    flops = 2 * TOKENS * 8192 * 8192
-    assert times[-1] == pytest.approx(1e6 * flops[-1] / (0.7 * gpu.flop_per_s["bfloat16"]), rel=0.25)
-    assert times[-1] >= 1e6 * flops[-1] / (0.7 * gpu.flop_per_s["bfloat16"])
-    assert times[0] < gpu_times(gpu).product_us(8192, 8192, "bfloat16", 2.0)[0]
+    times = gpu_times(gpu, "vllm").product_us(8192, 8192, "float8", 1.0)
+    half = gpu_times(gpu, "vllm").product_us(8192, 8192, "bfloat16", 2.0)
+    assert times[-1] == pytest.approx(half[-1] / 0.95, rel=0.1)
+    assert times[0] < half[0]
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,10 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for content in seeds(cases, given.corpus):
         (folder / hashlib.sha256(content).hexdigest()[:24]).write_bytes(content)
-    libfuzzer = (f"-seed={given.seed}", f"-max_len={MAX_BYTES}", "-timeout=120", "-rss_limit_mb=6000", str(folder))
+    libfuzzer = (
+        f"-seed={given.seed}", f"-max_len={MAX_BYTES}", "-timeout=120", "-rss_limit_mb=6000",
+        f"-artifact_prefix={given.found}/", str(folder),  # else slow cases land in the working directory
+    )  # fmt: skip
     atheris.Setup([sys.argv[0], *libfuzzer], cases.run, custom_mutator=cases.mutate)
     atheris.Fuzz()
 

@@ -140,14 +140,15 @@ sequence: 2048
 def drifting(folder: Path) -> Setup:
     """Return a job of 32 GPUs whose pauses are longer in each micro-batch, so the bubble grows with their square.
 
-    Its software launches no kernels to route tokens: a step that launches bound repeats exactly.
+    Its software launches no kernels to route tokens: a step that launches bound repeats exactly. Shares scale the
+    results of experts, as in older Megatron-core: without that traffic the job repeats exactly, too.
     """
     machine, model, software = folder / "machine.yaml", folder / "mixture.yaml", folder / "software.yaml"
     presets = Path(trine.__file__).parent / "presets"
     profile = (presets / "software" / "megatron-core.yaml").read_text()
-    software.write_text(
-        re.sub(r"(?m)^( *operators\.kernels\.router:.*|    (router|dispatch|combine): \[.*\])\n", "", profile)
-    )
+    routes = r"    (router|dispatch|combine): \[.*\]| *operators\.kernels\.router:.*"
+    shares = r"  expert_shares:.*|  operators\.expert_shares:.*|  expert_inputs:.*|  memory\.expert_inputs:.*"
+    software.write_text(re.sub(rf"(?m)^({routes}|{shares})\n", "", profile))
     preset = (presets / "clusters" / "dgx-h100.yaml").read_text()
     fabric = "fabric: {kind: fat-tree, link: ib-ndr, oversubscription: 4}"
     machine.write_text(re.sub("(?m)^fabric: .*$", fabric, preset))

@@ -32,7 +32,7 @@ def compared_fields(classes: RankClasses) -> dict[str, list[int]]:
 
 @pytest.fixture
 def searches(monkeypatch: pytest.MonkeyPatch) -> list[Orbits]:
-    """Compare every search that uses orbits with the plain one; returns the orbits of each."""
+    """Compare each search over orbits with the search over all ranks, and return the orbits of each."""
     used: list[Orbits] = []
     search = ClassSearch._search
 
@@ -55,7 +55,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[Orbits]:
 def simulate_random_job(seed: int) -> None:
     """Simulate a random job on equal nodes under one switch, some with a slow link or a slow rank.
 
-    Most jobs that do not fill whole nodes are left out, because they have no orbits.
+    Skips most jobs that leave a node partly empty, because their ranks have no orbits.
     """
     rng = Random(seed)
     workload, plan = random_job(rng, 64)

@@ -78,7 +78,6 @@ def test_a_large_space_gives_as_many_layouts_as_asked_for():
     assert times[0] <= (1 + RESOLUTION) * min(times)
     rejected = {row["reason"]: row["layouts"] for row in answer["rejected"]}
     assert not answer["layouts"][0]["is_estimated"]
-    assert answer["num_simulated"] < 5
     # Simulated layouts that do not fit, or only tightly, are counted as rejected; either may be absent.
     fitting = answer["num_simulated"] - rejected.get(MEMORY_SIMULATED, 0) - rejected.get(TIGHT, 0)
     assert sum(rejected.values()) + fitting == answer["num_layouts"]

@@ -166,6 +166,8 @@ def printed_text(text: str) -> str:
         lines += [f"nccl-library={run['nccl_version']}"] if "nccl_version" in run else []
         if "nthreads" in config and "ngpus" in config:
             lines.append(f"nThread {config['nthreads']} nGpus {config['ngpus']} graph: {config.get('graph', 0)}")
+        if config.get("blocking_collectives") in (True, "true"):
+            lines.append("# Blocking Enabled")
         lines += _device_lines(config)
         lines.append("# size count type redop root time algbw busbw #wrong time algbw busbw #wrong")
         lines += [_printed_row(row) for row in run["results"]]

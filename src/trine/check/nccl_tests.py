@@ -62,7 +62,7 @@ _PROGRAM = re.compile(r"\b([a-z_]+?)_perf(?:_mpi)?\b")
 #: The test that a log names, of this list or another.
 _NAMED = re.compile(r"Collective test (?:starting|concluded):\s*(?:\S{0,200}/)?([a-z0-9_]{1,40}?)_perf")
 _RANK = re.compile(
-    r"Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+(\d+)\s+)?on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)"
+    r"Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+(\d+)\s+)?on\s+(\S+)\s+device\s+(\d+\s+\[[^\]]*\])\s*(.*)"
 )
 _VERSIONS = (
     re.compile(r"\b(NCCL|RCCL) version\s*:?\s*v?(\d+\.\d+(?:\.\d+)?)"),
@@ -163,6 +163,8 @@ class _Draft:
     warmups: int | None = None
     aggregated: int = 1
     ranks: dict[tuple[int, int], tuple[str, str, str]] = field(default_factory=dict)
+    devices: dict[tuple[int, int], tuple[str, str]] = field(default_factory=dict)
+    is_blocking: bool = False
     root_processes: set[tuple[str, str]] = field(default_factory=set)
     threads_gpus: tuple[int, int] | None = None
     last_bytes: int | None = None
@@ -453,11 +455,14 @@ def _read_line(text: str, header: tuple[str, LogLayout] | None, draft: _Draft) -
 def _read_fact(text: str, draft: _Draft) -> None:
     """Read a line about the setup of a run."""
     if match := _RANK.search(text):
-        rank, group, pid, host, name = match.groups()
-        if (int(group or 0), int(rank)) == (0, 0):
+        rank, group, pid, host, device, name = match.groups()
+        place = int(group or 0), int(rank)
+        if place == (0, 0):
             draft.root_processes.add((pid or "", host))
-        draft.ranks[int(group or 0), int(rank)] = (pid or rank, host, name.strip(" \"',"))
+        draft.ranks[place] = (pid or rank, host, name.strip(" \"',"))
+        draft.devices[place] = (host, device)
         return
+    draft.is_blocking |= "Blocking Enabled" in text
     draft.is_closed |= _CLOSING.search(text) is not None
     if match := _FAILURE.search(text):
         draft.failure = draft.failure or match[0][:80].strip()
@@ -607,12 +612,17 @@ def _count_ranks(draft: _Draft, op: str | None, units: RateUnits) -> _Ranks:
 
 def _num_hosts(draft: _Draft, counts: _Ranks, ranks: list[tuple[str, str, str]]) -> int | None:
     """Return the number of hosts: from complete device lines, or 1 if one process drives all GPUs."""
-    if counts.estimate is None:
+    if counts.estimate is None or _shares_gpus(draft):
         return None
     if len(ranks) == counts.estimate:
         return len({host for _, host, _ in ranks})
     threads, gpus = draft.threads_gpus or (1, 1)
     return 1 if threads * gpus == counts.estimate > 1 else None
+
+
+def _shares_gpus(draft: _Draft) -> bool:
+    """Return whether the device lines name a GPU twice: several hosts have one name, or processes share a GPU."""
+    return len(set(draft.devices.values())) < len(draft.devices)
 
 
 def _notes(draft: _Draft, counts: _Ranks, units: RateUnits) -> tuple[str, ...]:
@@ -626,6 +636,10 @@ def _notes(draft: _Draft, counts: _Ranks, units: RateUnits) -> tuple[str, ...]:
     surplus, count = draft.surplus.most_common(1)[0] if draft.surplus else (0, 0)
     if surplus and 2 * count > len(draft.rows):
         notes.append(f"the last {surplus} cells of {count} rows have no known column: not read")
+    if draft.is_blocking:
+        notes.append("calls were blocking (-z), which trine does not model: small sizes take longer than predicted")
+    if _shares_gpus(draft):
+        notes.append("the device lines name a GPU twice: hosts of one name, or processes that share a GPU (--nodes)")
     if draft.runs > 1:
         notes.append(f"{draft.runs} runs of one size each are compared as one")
     wrong = [row.size_bytes for row, measure in facts.measures_of(draft.rows) if measure.wrong]

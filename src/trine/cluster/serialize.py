@@ -17,6 +17,7 @@ from trine.cluster.parts import HOST, HOST_LINK, LEAVED, SCALE_UP, Circuits, Dev
 from trine.cluster.planes import idle_planes
 from trine.cluster.routing.router import usual_routing
 from trine.cluster.tables import DeviceTable, LinkedDevices, LinkTable
+from trine.common.arrays import counted_codes
 from trine.common.units import PS_PER_S
 from trine.errors import SpecError
 
@@ -211,11 +212,11 @@ def _add_coded(update: Any, add: Any, codes: npt.NDArray[np.int32], meaning: Seq
 
 def _in_order(codes: npt.NDArray[np.int32]) -> tuple[list[int], bytes]:
     """Return the codes in order of first occurrence, and each entry as its position in that list."""
-    values, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    rank = np.empty(len(order), np.int64)
+    counted = counted_codes(codes)
+    order = np.argsort(counted.first)
+    rank = np.empty(len(order), np.dtype("<i4"))
     rank[order] = np.arange(len(order))
-    return values[order].tolist(), rank[inverse].astype("<i4").tobytes()
+    return counted.values[order].tolist(), rank[counted.place].tobytes()
 
 
 def _own_names(cluster: ClusterData, devices: DeviceTable, links: LinkTable) -> Iterator[tuple[int, str]]:

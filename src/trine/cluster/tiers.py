@@ -13,7 +13,7 @@ import numpy as np
 
 from trine.cluster.parts import GPU, LINK_CLASSES, NIC, SCALE_OUT
 from trine.cluster.tables import DeviceTable, LinkedDevices, LinkTable
-from trine.common.arrays import Int32, Int64
+from trine.common.arrays import Int32, Int64, counted_codes
 
 #: Maximum number of distinct switch levels above the GPUs.
 MAX_LEVELS = 64
@@ -43,14 +43,14 @@ def tiers_of(cluster: LinkedDevices) -> Tiers:
         ends = end[links.source[class_links]], end[links.target[class_links]]
         size = (MAX_LEVELS + 1) * len(kind_names)
         key[class_links] = (number * size + np.minimum(*ends)) * size + np.maximum(*ends)
-    _, first, tier = np.unique(key, return_index=True, return_inverse=True)
-    names = [_tier_name(cluster, link) for link in first.tolist()]
-    highest = key[first] % ((MAX_LEVELS + 1) * len(kind_names)) // len(kind_names)
+    keys = counted_codes(key)
+    names = [_tier_name(cluster, link) for link in keys.first.tolist()]
+    highest = keys.values % ((MAX_LEVELS + 1) * len(kind_names)) // len(kind_names)
     names = [
         f"{name} (level {level})" if names.count(name) > 1 else name
         for name, level in zip(names, highest.tolist(), strict=True)
     ]
-    return Tiers(names=tuple(names), tier=tier.ravel().astype(np.int32))
+    return Tiers(names=tuple(names), tier=keys.place)
 
 
 def levels_above(devices: DeviceTable, links: LinkTable, class_links: Int64, link_class: str) -> Int64:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,30 @@ def distinct(values: npt.NDArray[_Value]) -> npt.NDArray[_Value]:
     is_first = np.ones(len(ordered), np.bool_)
     is_first[1:] = ordered[1:] != ordered[:-1]
     return ordered[is_first]
+
+
+class CodeCounts(NamedTuple):
+    """Small numbers that occur in an array, ascending: int64[values]; ``place``: of each entry, int32[entries].
+
+    first: int64[values], the first entry of each. times: int64[values], the number of its entries.
+    """
+
+    values: Int64
+    place: Int32
+    first: Int64
+    times: Int64
+
+
+def counted_codes(codes: _Whole) -> CodeCounts:
+    """Count small numbers (at least 0): as ``np.unique``, without sorting. Takes memory for the largest number."""
+    count = np.bincount(codes)
+    values = np.flatnonzero(count)
+    place_of = np.empty(len(count), np.int32)
+    place_of[values] = np.arange(len(values), dtype=np.int32)
+    place = place_of[codes]
+    first = np.empty(len(values), np.int64)
+    first[place[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    return CodeCounts(values, place, first, count[values])
 
 
 def row_of(ptr: Int64) -> Int64:

@@ -14,7 +14,7 @@ from trine.collectives.library_flows import FlowPlan, Message, message_of
 from trine.collectives.local import LocalStructures, local_structures
 from trine.collectives.one_operation import schedule_of
 from trine.collectives.schedule import RankSends, check_sent_by_ranks
-from trine.common.arrays import Int32, Int64, distinct, row_of
+from trine.common.arrays import Int32, Int64, counted_codes, distinct, row_of
 from trine.errors import PlanError
 from trine.folding.colors import numbered
 from trine.folding.pattern import (
@@ -376,6 +376,7 @@ class _PatternBuilder:
         self.peers: list[Int32] = []
         self.role_axes: list[str] = []
         self._roles: dict[tuple[str, bytes], int] = {}
+        self._groups: dict[str, tuple[Int64, Int64]] = {}
         self.together: list[Together] = []
 
     def pattern(self) -> Pattern:
@@ -446,12 +447,11 @@ class _PatternBuilder:
         for call, call_keys in keys_of.items():
             keys = np.array(call_keys, np.int64)
             answer = self.extraction.plans[call].answers[self.choices[call][0]]
-            peers = answer.local.peers_of(self.extraction.grid.coordinates(self.ranks, call.axis))
             site = _CollectiveSite(
                 keys=keys,
                 entry=entered[keys].astype(np.int64),
                 first=np.array([firsts[key] for key in call_keys], np.int64),
-                roles=np.array([SELF, *self._roles_of(call, peers)], np.int64),
+                roles=np.array([SELF, *self._roles_of(call, answer)], np.int64),
                 sends=self._sends(call),
             )
             columns.sends(site, answer)
@@ -459,11 +459,19 @@ class _PatternBuilder:
                 self.together.append(site.together(call.axis, answer.timed_step))
             site.add_edges(self.edges)
 
-    def _roles_of(self, call: GroupCall, positions: Int32) -> list[int]:
-        """Return the roles of the peers at ``positions`` [ranks, peers] of each rank's group."""
-        grid = self.extraction.grid
-        offsets, firsts = grid.offsets(call.axis), grid.firsts(self.ranks, call.axis)
-        return [self._role(call.axis, firsts + offsets[column]) for column in positions.T]
+    def _roles_of(self, call: GroupCall, answer: ScheduledCall) -> list[int]:
+        """Return the roles of a schedule's peers; peers depend on the position in the group alone."""
+        positions, firsts = self._groups_along(call.axis)
+        occupied = counted_codes(positions)
+        offsets = self.extraction.grid.offsets(call.axis)[answer.local.peers_of(occupied.values)]
+        return [self._role(call.axis, firsts + column[occupied.place]) for column in offsets.T]
+
+    def _groups_along(self, axis: str) -> tuple[Int64, Int64]:
+        """Return the position of each rank on an axis, and the first rank of its group: int64[ranks] each."""
+        if axis not in self._groups:
+            grid = self.extraction.grid
+            self._groups[axis] = grid.coordinates(self.ranks, axis), grid.firsts(self.ranks, axis)
+        return self._groups[axis]
 
     # -- messages --------------------------------------------------------------------------------------------------
 

@@ -191,6 +191,11 @@ class RouteTable:
             self.cache[key] = self._find(pattern, role, slice(None))
         return self.cache[key]
 
+    def links_to(self, pattern: Pattern, role: int) -> Int32:
+        """Return the links of :meth:`of_role` without keeping new ones, which are large."""
+        known = self.cache.get((id(pattern), role))
+        return self._find(pattern, role, slice(None))[1] if known is None else known[1]
+
     def of_rows(self, pattern: Pattern, role: int, rows: Int64) -> tuple[Int64, Int32]:
         """Return :meth:`of_role` for some rows of a pattern (ascending); does not compute the routes of the others."""
         key = (id(pattern), role)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trine.cluster.names import ChosenNames
 from trine.common.arrays import Int32, Int64, distinct, pointers
 from trine.errors import PlanError, SimulationError
 from trine.folding.classes import Partition, RankClasses
@@ -202,19 +203,26 @@ class QuotientBuilder:
     def _links(self) -> GraphLinks:
         """Return one link of each class."""
         placement, real = self.placement, self.real_links
-        names = tuple(placement.link_name(link) for link in real.tolist())
+        names = ChosenNames(placement.link_names, real)
         return GraphLinks(placement.link_bytes_per_s[real], placement.link_latency_ps[real], names)
 
     def _route_column(self) -> Int32:
         column = np.full(self.num_tasks, -1, np.int32)
         for number in range(self.partition.num_classes):
             pairs, index = self._pairs[self.part_of[number]]
-            routes = np.array([*(self._route(number, *pair) for pair in pairs), -1], np.int32)
+            crossings = {role: self._crossing(number, role) for role in dict.fromkeys(role for role, _, _ in pairs)}
+            routes = np.array([*(self._route(crossings[role], *rest) for role, *rest in pairs), -1], np.int32)
             first = int(self.base[number])
             column[first : first + len(index)] = routes[index]
         return column
 
-    def _route(self, number: int, role: int, software_ps: int, cap: int) -> int:
+    def _route(self, crossing: _Crossing, software_ps: int, cap: int) -> int:
+        """Return the route of a class's messages to one role: with this time before them, and this limit."""
+        latency_ps = crossing.latency_ps + software_ps
+        return self.assembler.route(crossing.links, latency_ps, counts=crossing.counts, cap=cap)
+
+    def _crossing(self, number: int, role: int) -> _Crossing:
+        """Return the links that a class's messages to one role cross."""
         part = self.parts[self.part_of[number]]
         row = int(self.row_of_rank[self.partition.representatives[number]])
         links = self.table.of_row(part.pattern, role, row)
@@ -229,10 +237,18 @@ class QuotientBuilder:
             if remainder:
                 raise SimulationError("flows of a class do not spread evenly over links: please report this as a bug")
             counts.append(count)
-        latency_ps = int(self.placement.link_latency_ps[links].sum()) + software_ps
+        latency_ps = int(self.placement.link_latency_ps[links].sum())
         if self.placement.software is not None:
             latency_ps += self.placement.software.on(links)
-        return self.assembler.route(tuple(crossed), latency_ps, counts=tuple(counts), cap=cap)
+        return _Crossing(tuple(crossed), tuple(counts), latency_ps)
+
+
+class _Crossing(NamedTuple):
+    """Classes of links on a route, and how often the messages of one class cross each. latency_ps: of the route."""
+
+    links: tuple[int, ...]
+    counts: tuple[int, ...]
+    latency_ps: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trine.common.arrays import Int64
+from trine.common.arrays import Int32, Int64
 from trine.folding.pattern import ENTERED, SELF, Pattern, Together
-from trine.folding.stages import FoldedRun
+from trine.folding.stages import FoldedRun, RunStage
 
 #: Maximum number of times per block (32 MiB).
 MAX_TIMES = 4_000_000
@@ -103,13 +103,23 @@ class _Kind:
     def ends(self, tasks: Int64) -> Int64:
         """Return the end of each task on each member, int64[members of the kind, tasks]; computed once per class."""
         ends = np.full((self.classes.shape[1], len(tasks)), -1, np.int64)
-        for column, numbers in enumerate(self.classes.T.tolist()):
-            for stage, number in zip(self._run.stages, numbers, strict=True):
-                if number >= 0:
-                    local = stage.parts[stage.part_of[number]].number_of[tasks]
-                    ran = np.flatnonzero(local >= 0)
-                    ends[column, ran] = stage.end_ps[int(stage.base[number]) + local[ran]]
+        for stage, numbers in zip(self._run.stages, self.classes, strict=True):
+            for columns, number_of in self._same_tasks(stage, numbers):
+                local = number_of[tasks]
+                ran = np.flatnonzero(local >= 0)
+                ends[columns[:, None], ran] = stage.end_ps[stage.base[numbers[columns]][:, None] + local[ran]]
         return ends[self.class_at]
+
+    def _same_tasks(self, stage: RunStage, numbers: Int64) -> list[tuple[Int64, Int32]]:
+        """Divide classes by their remaining tasks: indices of ``numbers``, and each task's number in such a class."""
+        columns_of: dict[int, list[int]] = {}
+        number_of: dict[int, Int32] = {}
+        for column, number in enumerate(numbers.tolist()):
+            if number >= 0:
+                tasks = stage.parts[stage.part_of[number]].number_of
+                number_of[id(tasks)] = tasks
+                columns_of.setdefault(id(tasks), []).append(column)
+        return [(np.array(columns, np.int64), number_of[name]) for name, columns in columns_of.items()]
 
 
 class _GroupSignals:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trine.cluster.cluster import Cluster
-from trine.common.arrays import Int32, Int64
+from trine.common.arrays import Int32, Int64, counted_codes, distinct
 from trine.common.units import PS_PER_S
 from trine.folding.classes import Partition
 from trine.folding.extract import Extraction
@@ -36,8 +36,7 @@ def link_bytes(
     carried = np.zeros(len(placement.link_bytes_per_s), np.int64)
     for pattern in job.patterns:
         for role, size in _bytes_by_role(pattern, step, repeats).items():
-            _, links = table.of_role(pattern, role)
-            np.add.at(carried, links, size)
+            np.add.at(carried, table.links_to(pattern, role), size)
     return carried
 
 
@@ -49,12 +48,13 @@ def link_uses(carried: Int64, placement: Placement, step_ps: int) -> tuple[LinkU
     tier = np.zeros(len(used), np.int64) if tiers is None else tiers.tier[used].astype(np.int64)
     key = tier
     for column in (carried[used], rates):
-        values, number = np.unique(column, return_inverse=True)
-        key = np.unique(key * len(values) + number.ravel(), return_inverse=True)[1].ravel().astype(np.int64)
-    _, first, counts = np.unique(key, return_index=True, return_counts=True)
-    order = np.argsort(first, kind="stable")
+        values = distinct(column)
+        key = _dense(key * len(values) + np.searchsorted(values, column))
+    kinds = counted_codes(key)
+    order = np.argsort(kinds.first, kind="stable")
     names = ("",) if tiers is None else tiers.names
-    links, sizes, rates = used[first[order]], carried[used[first[order]]], rates[first[order]]
+    first, counts = kinds.first[order], kinds.times[order]
+    links, sizes, rates = used[first], carried[used[first]], rates[first]
     from trine.results.link_use import LinkUse
 
     return tuple(
@@ -71,11 +71,16 @@ def link_uses(carried: Int64, placement: Placement, step_ps: int) -> tuple[LinkU
             links.tolist(),
             sizes.tolist(),
             rates.tolist(),
-            counts[order].tolist(),
-            tier[first[order]].tolist(),
+            counts.tolist(),
+            tier[first].tolist(),
             strict=True,
         )
     )
+
+
+def _dense(codes: Int64) -> Int64:
+    """Return equal numbers from 0 for equal codes, without gaps."""
+    return np.searchsorted(distinct(codes), codes)
 
 
 def _bytes_by_role(pattern: Pattern, step: int | None, repeats: Repeats | None) -> dict[int, int]:

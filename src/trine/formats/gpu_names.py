@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 
-from trine.cluster.presets import known_clusters, load_gpu, preset_path
+from trine.cluster.presets import known_clusters, library_of_gpu, load_gpu, preset_path
 from trine.errors import SpecError
 
-#: ``GPU 0: NVIDIA H100 80GB HBM3 (UUID: ...)``, also after a title; ``Device: 0, NAME, pciBusID``; nvidia-smi's table.
+#: ``GPU 0: NVIDIA H100 80GB HBM3 (UUID: ...)``, also after a title; ``Device: 0, NAME, pciBusID``; the one name that
+#: PyTorch prints on ROCm; nvidia-smi's table.
 _NAMES = re.compile(
     r"^[ \t>#|*]*(?:GPU models and configuration[ \t]*:[ \t]*)?GPU[ \t](?P<a>\d{1,3}):[ \t]*(?P<listed>[^\n(]{3,80})"
     r"|^[ \t>#]*Device:[ \t]*(?P<b>\d{1,3}),[ \t]*(?P<sample>[^\n,]{3,80}),"
+    r"|^[ \t>#|*]*GPU models and configuration[ \t]*:[ \t]*(?P<one>(?!GPU[ \t]\d|Could not|No )[A-Za-z][^\n(]{2,80})"
     r"|^\|[ \t]+(?P<c>\d{1,3})[ \t]+(?P<table>(?:NVIDIA|Tesla|Quadro) [^\n|]{2,60}?)[ \t]+(?:On|Off)[ \t]+\|",
     re.MULTILINE,
 )
@@ -23,12 +25,16 @@ _DUMP = re.compile(
 _VLLM = re.compile(r"^[ \t>]*(?:vLLM Version|vLLM Info|Neuron SDK Version)", re.MULTILINE)
 
 
+#: Number of a GPU whose model a text names without listing all GPUs.
+_UNCOUNTED = -1
+
+
 def named_gpus(text: str) -> dict[int, str]:
-    """Return number -> driver's name of each GPU that a text lists."""
+    """Return number -> driver's name of each GPU that a text lists; -1 for a model without numbers."""
     names: dict[int, str] = {}
     for match in _NAMES.finditer(text):
-        number = match["a"] or match["b"] or match["c"]
-        name = match["listed"] or match["sample"] or match["table"]
+        number = match["a"] or match["b"] or match["c"] or _UNCOUNTED
+        name = match["listed"] or match["sample"] or match["table"] or match["one"]
         names.setdefault(int(number), " ".join(name.split()).rstrip(" |"))
     return names
 
@@ -56,7 +62,10 @@ def refuse_environment(text: str, file: str) -> None:
 
 def listed_gpus(text: str) -> str:
     """Return the GPUs of a text in words, such as `` (8 x NVIDIA H200)``, or an empty text."""
-    names = list(named_gpus(text).values())
+    found = named_gpus(text)
+    if set(found) == {_UNCOUNTED}:
+        return f" ({found[_UNCOUNTED]})"
+    names = list(found.values())
     counts = [f"{names.count(name)} x {name}" for name in dict.fromkeys(names)]
     return f" ({', '.join(counts[:3])})" if counts else ""
 
@@ -68,7 +77,9 @@ def _remedy(text: str) -> str:
         return "give `nvidia-smi topo -m` with --gpu MODEL"
     presets = [name for name in known_clusters() if re.search(rf"\bgpu: {re.escape(gpu)}\b", _preset_text(name))]
     preset = f", or take the preset {' or '.join(presets[:3])}" if presets else ""
-    return f"give `nvidia-smi topo -m` with --gpu {gpu}{preset}"
+    is_amd = library_of_gpu(gpu) == "rccl"
+    topology = "RCCL's topology (NCCL_TOPO_DUMP_FILE=topo.xml)" if is_amd else "`nvidia-smi topo -m`"
+    return f"give {topology} with --gpu {gpu}{preset}"
 
 
 def _preset_text(name: str) -> str:

@@ -13,7 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from trine.common.arrays import Int32, Int64, spans
-from trine.gpu.program import COLUMNS, KERNEL_COLUMNS, OP_COLUMNS, OPERAND_COLUMNS, POINTERS, Buffer, GpuProgram
+from trine.gpu.program import (
+    COLUMNS,
+    KERNEL_COLUMNS,
+    OP_COLUMNS,
+    OPERAND_COLUMNS,
+    POINTERS,
+    READ_SUM,
+    Buffer,
+    GpuProgram,
+)
 
 #: Buffers begin at multiples of this.
 ALIGN_BYTES = 1 << 20
@@ -223,12 +232,16 @@ class ProgramBuilder:
         semaphores: Sequence[Sequence[int]] | Int32 = (),
         payload_bytes: int = 0,
         notes: tuple[str, ...] = (),
+        own_chunk_first: bool = False,
     ) -> GpuProgram:
         """Return the whole program.
 
         ranks: None: operands are absolute; else they are relative, and each of these ranks runs the kernels. grid: the
             sizes of the ranks' grid, row-major; distances and chunks are positions in it (modulo each size). The
             default is one ring.
+        own_chunk_first: in a ring, the buffers of each rank begin with its own chunk, then that of the next rank, ...
+            All ranks then use equal addresses, and the load-store level simulates one for all. Multimem operands
+            need one address on all members: each rank takes rank 0's chunk.
         semaphores: for each rank, the initial values of its first semaphores; the others begin at 0.
         """
         self._flush()
@@ -244,7 +257,10 @@ class ProgramBuilder:
         pointers: list[Sequence[int] | Int64] = [self._kernel_ptr, self._workgroup_ptr, operand_ptr]
         names = tuple(name for *_, name in self._kernels)
         if ranks is not None:
+            relative = columns
             columns = self._rotated(columns, np.array(ranks, np.int64)[:, None], grid or (self.num_ranks,))
+            if own_chunk_first and len(grid) <= 1:
+                columns["operand_address"] = np.tile(self._own_first(relative), len(ranks))
             pointers = [_repeated(pointer, len(ranks)) for pointer in pointers]
             names *= len(ranks)
         initial = np.zeros((self.num_ranks, self.num_semaphores), np.int32)
@@ -275,6 +291,14 @@ class ProgramBuilder:
         for length, part in parts:
             values.append(np.zeros(length, dtype) if part is None else part.astype(dtype))
         return np.concatenate([np.zeros(0, dtype), *values])
+
+    def _own_first(self, columns: Mapping[str, npt.NDArray[Any]]) -> Int64:
+        """Return the addresses of all ranks, from rank 0's columns, if buffers begin with the owner's chunk."""
+        is_multimem = columns["operand_role"] >= READ_SUM
+        distance = np.where(is_multimem, 0, columns["operand_rank"].astype(np.int64))
+        chunk = (columns["operand_chunk"] - distance) % self.num_ranks
+        addresses: Int64 = columns["operand_address"] + chunk * columns["operand_stride"]
+        return addresses
 
     def _rotated(
         self, columns: Mapping[str, npt.NDArray[Any]], ranks: Int64, grid: Sequence[int]

@@ -59,7 +59,10 @@ def _check_experts(model: Architecture, layout: ServingLayout, precision: str) -
     """Raise InputError for options about experts that the model lacks, or that the GPUs cannot divide."""
     has_experts = any(isinstance(layer.feed_forward, Mixture) for layer in model.layers)
     if has_experts and layout.stage_gpus % layout.ep:
-        raise InputError(f"ep {layout.ep} does not divide the {layout.stage_gpus} GPUs of a stage", field="ep")
+        text = (
+            f"ep {layout.ep} does not divide tp x attention dp = {layout.stage_gpus}, the GPUs that share the experts"
+        )
+        raise InputError(f"{text}: with tp {layout.ep} or attention dp {layout.ep} it does", field="ep")
     if not has_experts and layout.ep > 1:
         raise InputError(f"{model.name} has no experts to divide", field="ep")
     if not has_experts and not served_precisions()[precision].dense:

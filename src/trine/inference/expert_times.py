@@ -7,6 +7,7 @@ closed form) is averaged over the nearest ones at the same number of tokens.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -25,6 +26,8 @@ from trine.inference.products import TOKENS
 _START_US = 20.0
 _BANDWIDTH_SHARE, _PEAK_SHARE = 0.8, 0.55
 _NEIGHBOURS = 4
+#: Hidden features, features of an expert, experts per token and experts of a layer.
+LayerShape = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +85,21 @@ def experts_us(layer: ExpertLayer, gpu: GpuSpec, engine: str, precision: ServedP
     return np.asarray(form * np.exp(residual))
 
 
-def experts_evidence(gpu: GpuSpec, engine: str, precision: ServedPrecision) -> str:
-    """Return the evidence of the experts' times."""
+def experts_evidence(gpu: GpuSpec, engine: str, precision: ServedPrecision, layers: Set[LayerShape]) -> str:
+    """Return the evidence of the experts' times. layers: of the model; very few measured ones stand for others."""
     name = _table(gpu, engine, precision)
     if name is None:
         return MODELLED
-    return INTERPOLATED if name[0] == gpu.name else TRANSFERRED
+    measured = measured_layers(*name)
+    has_neighbours = len(measured) >= _NEIGHBOURS or layers <= measured
+    return INTERPOLATED if name[0] == gpu.name and has_neighbours else TRANSFERRED
+
+
+@lru_cache(maxsize=32)
+def measured_layers(gpu: str, name: str) -> frozenset[LayerShape]:
+    """Return the shapes of the layers of one array, however many GPUs cut or divide them."""
+    rows = np.asarray(kernel_arrays(gpu)[f"{name}/rows"])[:, :4].tolist()
+    return frozenset((hidden, ffn, top_k, experts) for hidden, ffn, top_k, experts in rows)
 
 
 def _table(gpu: GpuSpec, engine: str, precision: ServedPrecision) -> tuple[str, str] | None:

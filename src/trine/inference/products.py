@@ -13,7 +13,7 @@ import numpy as np
 from trine.cluster.presets import GpuSpec
 from trine.common.arrays import Float64
 from trine.common.evidence import ASSUMED, INTERPOLATED, TRANSFERRED
-from trine.compute.tables.machine import generation_of, is_foreign
+from trine.compute.tables.machine import generation_of, is_foreign, runs
 from trine.compute.tables.operators import QUANTISED, QUANTISED_SHARE, QUANTISED_START_US, OperatorTables
 from trine.inference.weight_only import WeightOnlyProduct
 
@@ -65,7 +65,7 @@ class GpuTimes:
     def _product_us(self, outputs: int, inputs: int, dtype: str, weight_bytes: float) -> Float64:
         folded = max(1.0, inputs * weight_bytes / _HALF)
         times = self._tables.products_us(_shapes(outputs, folded))
-        if dtype == "bfloat16":
+        if dtype == "bfloat16" or not runs(self.gpu, dtype):
             if weight_bytes >= _HALF:
                 return times
             half_us = self._tables.products_us(_shapes(outputs, inputs))

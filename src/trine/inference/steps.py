@@ -146,7 +146,10 @@ class StepTimer:
     def experts_evidence(self) -> str:
         """Evidence of the experts."""
         deployment = self.deployment
-        return experts_evidence(deployment.gpu, deployment.engine.kernels, deployment.precision)
+        hidden = deployment.model.hidden
+        mixtures = [layer.feed_forward for layer in self._layers if isinstance(layer.feed_forward, Mixture)]
+        layers = {(each.latent or hidden, each.ffn, each.top_k, each.experts) for each in mixtures}
+        return experts_evidence(deployment.gpu, deployment.engine.kernels, deployment.precision, layers)
 
     def time(self, step: Step) -> StepTime:
         """Return the time of a step by part."""

@@ -27,12 +27,14 @@ class EndPasses(NamedTuple):
     """Further time per chunk in ps, in the order of chunks.
 
     first_forward, last_backward: of the pass of the first, or last, micro-batch. behind: of the first backward pass of
-    the last round of an interleaved schedule, which runs behind the last pass of the chunk before.
+    the last round of an interleaved schedule, which runs behind the last pass of the chunk before. after: time of the
+    step after the last pass of all ranks, such as the optimizer's.
     """
 
     first_forward: tuple[float, ...]
     last_backward: tuple[float, ...]
     behind: tuple[float, ...]
+    after: float = 0.0
 
 
 class EndRates(NamedTuple):
@@ -72,7 +74,8 @@ def end_passes(result: Result, plan: Plan) -> EndPasses:
         if stages > 1:
             behind[stage :: plan.pp] = _further(backward, -plan.pp) / (stages - 1)
     behind[-plan.pp :] = 0.0  # no chunk is before
-    return EndPasses(tuple(first.tolist()), tuple(last.tolist()), tuple(behind.tolist()))
+    after = float(result.step_time_ps - _end_of_passes(result))
+    return EndPasses(tuple(first.tolist()), tuple(last.tolist()), tuple(behind.tolist()), after)
 
 
 def end_rates(fewer: tuple[float, ...], more: tuple[float, ...], layers: tuple[int, ...]) -> EndRates:
@@ -88,6 +91,15 @@ def _a_row_of_each_stage(result: Result, plan: Plan) -> list[int]:
     ranks = np.asarray(result.shown_ranks, np.int64)
     stages = RankGrid(plan.axes).coordinates(ranks, "pp")
     return [int(np.argmax(stages == stage)) for stage in range(plan.pp)]
+
+
+def _end_of_passes(result: Result) -> int:
+    """Return the end of the last operator of a pass in ps."""
+    graph, records = result.graph, result.records
+    is_of_pass = (np.asarray(graph.kind) == COMPUTE) & np.isin(np.asarray(graph.labels.phase), _OF_PASSES)
+    is_of_pass &= (np.asarray(graph.labels.microbatch) >= 0) & (np.asarray(records.start_ps) >= 0)
+    ends = np.asarray(records.end_ps)[is_of_pass]
+    return int(ends.max()) if len(ends) else 0
 
 
 def _totals_of(result: Result, row: int) -> Mapping[bool, Mapping[int, int]]:

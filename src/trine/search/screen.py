@@ -57,7 +57,10 @@ class Correction(NamedTuple):
     """Corrections of a form, with its sharding and offload. Times in ps.
 
     layers: of a rank in the small jobs. micro_batch: samples of theirs. starts, ends, behind: see
-    :class:`trine.search.pass_times.EndPasses`.
+    :class:`trine.search.pass_times.EndPasses`. fill: the part of the tail that is no time after the passes: passes of
+    the first and the last round wait for other passes less, or more, than those of a round between them. A rank has as
+    many of these passes as virtual stages. In steps of more rounds, the rounds between them make up for this;
+    virtual_stages, fill_batches: virtual stages and fewest micro-batches of the small jobs.
 
     memory: of the first stage and of the last one, offset and ratio: the needed bytes are offset + ratio x the lower
     bound of the allocated bytes; empty if unknown.
@@ -75,6 +78,9 @@ class Correction(NamedTuple):
     starts: EndRates = NO_FURTHER_TIME
     ends: EndRates = NO_FURTHER_TIME
     behind: EndRates = NO_FURTHER_TIME
+    fill: float = 0.0
+    virtual_stages: int = 1
+    fill_batches: int = 1
 
 
 NO_CORRECTION = Correction(1.0, 0.0, 0.0, 0.0, 0, 1, ())
@@ -198,6 +204,8 @@ class LayoutScreen:
         tail = few_least - screened(few, least, use)
         tail_more = more_least - screened(more, least, use)
         tail_layer = (tail_more - tail) / (on_rank[1] - on_rank[0])
+        fill = tail - jobs.end_passes[0].after if jobs.end_passes else 0.0
+        use = use._replace(fill=fill, virtual_stages=sample.virtual_stages, fill_batches=least)
         return use._replace(tail=tail, tail_layer=tail_layer, memory=_memory(small, costs, sample, jobs.needed_bytes))
 
     def correction(self, layout: Layout) -> Correction:
@@ -351,6 +359,8 @@ def _step(
     """Return the step time in ps with layers ``chunks`` and the corrections ``use``."""
     passes = _passes_ps(layout, costs, chunks, use)
     tail = use.tail + use.tail_layer * (most_layers(layout, chunks) - use.layers)
+    further = max(layout.virtual_stages / use.virtual_stages - 1, 0.0)
+    tail += use.fill * further * min(use.fill_batches / micro_batches, 1.0)
     if layout.pp == 1:
         return int(micro_batches * int(passes[0, 0] + passes[1, 0] + passes[4, 0]) + tail)
     time_ps = pipeline_ps(str(layout.schedule), layout.pp, micro_batches, passes, messages)

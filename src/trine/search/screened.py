@@ -9,6 +9,8 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from trine.parallel.plan import PARAMETERS_SHARDED
+from trine.results.memory import DOES_NOT_FIT
+from trine.results.memory import TIGHT as TIGHT_MEMORY
 from trine.search.bounds import memory_bound
 from trine.search.calibration import sample_of, simulate_few_layers, together
 from trine.search.likely_costs import LikelyCosts
@@ -29,6 +31,7 @@ from trine.search.search import (
     store_of,
 )  # fmt: skip
 from trine.search.ties import RESOLUTION, assumptions
+from trine.search.worker import memory_verdict_of
 from trine.training.memory_facts import facts_of
 
 if TYPE_CHECKING:
@@ -54,6 +57,9 @@ MAX_IN_TIE, LOOK_IN_TIE = 3, 200
 #: While no layout fits, those whose estimated memory exceeds the capacity by less are simulated: of calibrated forms,
 #: and of others. Later, a layout at its capacity would be tight, and no use.
 MEMORY_ERROR, MEMORY_ERROR_IF_CLOSE = 0.005, 0.02
+#: Layouts whose estimated memory, with its error, is within this share of the capacity: their programs decide, before a
+#: simulation in vain; and most such layouts.
+NEAR_CAPACITY, MAX_BY_PROGRAMS = 0.03, 16
 #: The screen's memory counts as too low by at most this factor.
 MAX_MEMORY_LOW = 1.05
 #: A layout whose estimate exceeds the best simulated time by more is not the fastest: the screen's error, as a share.
@@ -81,7 +87,8 @@ class ScreenedSearch(Search):
         self._begin(families)
         size = 1  # what the first one takes decides which others are worth a calibration
         while (count := self._round_size(size)) and (batch := self._candidates(count, self._horizon_ps())):
-            self.simulate(batch)
+            if safe := self._without_tight(batch):
+                self.simulate(safe)
             size = min(2 * size, FIRST_ROUND)
         if self.ranked:
             self._simulate_tie()
@@ -95,6 +102,7 @@ class ScreenedSearch(Search):
         """Measure the smallest micro-batches, and queue the families by rough estimates of their fastest pipelines."""
         self.screen = LayoutScreen(self.layers, self.job.probe, self.space.global_batch)
         self._likely_tight: list[Entry] = []
+        self._num_by_programs = 0
         self._memory_low: dict[tuple[bool, bool], float] = {}
         kept = self.without_twins(families)
         every = (family.layout._replace(recompute=each) for family in kept for each in family.recompute)
@@ -355,10 +363,39 @@ class ScreenedSearch(Search):
 
     def _is_likely_tight(self, layout: Layout) -> bool:
         """Return whether the upper end of a layout's memory is likely to exceed the capacity."""
+        error = MEMORY_ERROR if self._known_screen.is_calibrated(layout) else MEMORY_ERROR_IF_CLOSE
+        return self._high_bytes(layout) > (1 + error) * self.capacity
+
+    def _high_bytes(self, layout: Layout) -> float:
+        """Return the upper end of a layout's likely memory in bytes."""
         facts = facts_of(self.space.software, self.space.plan(layout), self.job.workload)
         needed = self._needed(layout)
-        error = MEMORY_ERROR if self._known_screen.is_calibrated(layout) else MEMORY_ERROR_IF_CLOSE
-        return needed + facts.error * (needed - facts.outside_bytes) > (1 + error) * self.capacity
+        return needed + facts.error * (needed - facts.outside_bytes)
+
+    def _without_tight(self, batch: Sequence[Entry]) -> list[Entry]:
+        """Return the entries that fit with a margin; the programs of those near the capacity decide."""
+        is_near = {
+            entry.subject: bool(self.capacity) and self._high_bytes(entry.subject) > (1 - NEAR_CAPACITY) * self.capacity
+            for entry in batch
+        }
+        near = [entry for entry in batch if is_near[entry.subject]][: MAX_BY_PROGRAMS - self._num_by_programs]
+        self._num_by_programs += len(near)
+        futures = [
+            self.executor.submit(memory_verdict_of, self.packed, self._plan(entry.subject), self.capacity)
+            for entry in near
+        ]
+        verdicts = {entry.subject: future.result() for entry, future in zip(near, futures, strict=True)}
+        kept = []
+        for entry in batch:
+            verdict = verdicts.get(entry.subject, "")
+            if verdict == DOES_NOT_FIT:
+                self.reject_for_memory(entry.subject, MEMORY_LIKELY)
+            elif verdict == TIGHT_MEMORY:
+                self.reject_for_memory(entry.subject, TIGHT_LIKELY)
+                self._likely_tight.append(entry)
+            else:
+                kept.append(entry)
+        return kept
 
     def _simulate_likely_tight(self) -> None:
         """Simulate the fastest layouts that were left out as likely tight, because no layout fits with a margin."""

@@ -163,6 +163,30 @@ def simulate_layout(packed: PackedJob, plan: Plan) -> Outcome:
         return Outcome(refused=str(error))
 
 
+def memory_verdict_of(packed: PackedJob, plan: Plan, capacity_bytes: int) -> str:
+    """Return the memory verdict of a layout from the programs of its first and last stages, without a simulation.
+
+    Programs of a step take a tenth of its simulation's time. An empty text: no program can be written.
+    """
+    from trine.parallel.stage import StageBuilder
+    from trine.training.facts import memory_facts
+    from trine.training.memory import program_use, shortened
+    from trine.training.setup import setup_of
+
+    job = packed.job()
+    try:
+        with doing(f"memory of {plan_words(plan)}"), without_collector(), unobserved():
+            setup = setup_of(job.workload, shortened(plan, job.workload.batch), job.options)
+            context, facts = setup.job_context(None), memory_facts(setup)
+            uses = []
+            for stage in sorted({0, plan.pp - 1}):
+                program = StageBuilder(context, stage, setup.has_host).build()
+                uses.append(program_use(program, facts, stage, capacity_bytes).use)
+    except InputError:
+        return ""
+    return max(uses, key=lambda use: use.needed_bytes).verdict
+
+
 def outcome_of(result: Result, with_power: bool) -> Outcome:
     """Return the numbers of a result that a search reports.
 

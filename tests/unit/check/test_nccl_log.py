@@ -528,6 +528,27 @@ def test_cpu_times_decide_nothing(tmp_path: Path) -> None:
     assert any(note.startswith("A is incomplete: rows end") for note in compare_logs(short, usual).notes)
 
 
+def test_blocking_calls_are_noted(tmp_path: Path) -> None:
+    line = "# Blocking Enabled: wait and barrier after each inner iteration (-m)\n"
+    text = log(ROWS)
+    assert not any("blocking" in note for note in read(tmp_path, text).notes)
+    assert any("calls were blocking (-z)" in note for note in read(tmp_path, line + text).notes)
+    blocking = json_file(1, 8, blocking_collectives="true")
+    assert any("calls were blocking (-z)" in note for note in read(tmp_path, json.dumps(blocking)).notes)
+
+
+def test_hosts_of_one_name_are_not_one_host(tmp_path: Path) -> None:
+    text = log(ROWS, ranks=16)
+    assert read(tmp_path, text).num_hosts == 2
+    for rank in range(8, 16):
+        text = text.replace(f"[0x{rank:02x}]", f"[0x{rank - 8:02x}]")
+    assert read(tmp_path, text).num_hosts == 2
+    same = read(tmp_path, text.replace(" host1 ", " host0 "))
+    assert (same.num_ranks, same.num_hosts) == (16, None)
+    assert any("name a GPU twice" in note for note in same.notes)
+    assert not any("the log is of 1 host" in note for note in check_log(same, load_cluster("dgx-h100", nodes=2)).notes)
+
+
 def test_a_program_without_a_model_is_named(tmp_path: Path) -> None:
     text = "# Collective test starting: alltoallv_perf\n" + log(ROWS, "alltoall", named=False)
     with pytest.raises(InputError, match=r"is a run of alltoallv_perf, which trine does not model; --op NAME"):

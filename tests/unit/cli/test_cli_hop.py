@@ -175,6 +175,7 @@ def test_the_picture_has_a_bar_for_each_part_of_a_workers_time_and_the_share_of_
     expected = [100 * count / total for count in (*numbers.staleness.values(), numbers.num_missed)]
     assert [bar.get_width() for bar in shares] == pytest.approx(expected)
     assert [label.get_text() for label in ages.get_yticklabels()] == ["same iteration", "missed"]
+    assert ages.get_ylim() == times.get_ylim()  # bars of both sides are as high
 
 
 def test_the_picture_of_many_workers_shows_those_that_compute_longest(monkeypatch):

@@ -148,3 +148,9 @@ def test_a_library_runs_on_its_own_gpus() -> None:
     assert Collectives(unknown, None, CollectiveOptions(library="rccl")).library.name == "rccl"
     with pytest.raises(InputError, match="did you mean 'nccl'"):
         Collectives(unknown, None, CollectiveOptions(library="ncl"))
+
+
+def test_domains_keep_the_order_of_the_gpus() -> None:
+    cluster = load_cluster("dgx-h100", nodes=3)
+    gpus = [cluster.gpus[rank] for rank in (17, 3, 16, 9, 2, 23)]
+    assert domains_of(cluster, gpus) == [[gpus[0], gpus[2], gpus[5]], [gpus[1], gpus[4]], [gpus[3]]]

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from trine.common.arrays import distinct
+from trine.common.arrays import counted_codes, distinct
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 1000])
@@ -16,6 +16,18 @@ def test_values_and_type_are_those_of_numpy(size, dtype):
     found, wanted = distinct(values), np.unique(values)
     assert found.dtype == wanted.dtype
     assert found.tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 1000])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_counted_codes_are_those_of_numpy(size, dtype):
+    codes = np.random.default_rng(size).integers(0, 50, size).astype(dtype)
+    found = counted_codes(codes)
+    values, first, place, count = np.unique(codes, return_index=True, return_inverse=True, return_counts=True)
+    assert found.values.tolist() == values.tolist()
+    assert found.first.tolist() == first.tolist()
+    assert found.place.tolist() == place.tolist()
+    assert found.times.tolist() == count.tolist()
 
 
 def test_rows_of_a_table_count_as_one_list():

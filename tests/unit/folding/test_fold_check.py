@@ -12,6 +12,7 @@ from folded_cases import US, chain
 import trine
 from trine.cluster import Cluster, build_topology
 from trine.cluster.select import slow_down
+from trine.collectives.local import LocalStructures
 from trine.errors import SimulationError
 from trine.folding import extract, quotient
 from trine.graph.assembler import GraphAssembler
@@ -51,12 +52,12 @@ def swapped_unfolded(patch: pytest.MonkeyPatch) -> None:
 
 
 def swapped_folded(patch: pytest.MonkeyPatch) -> None:
-    roles = extract._PatternBuilder._roles_of
+    peers_of = LocalStructures.peers_of
 
-    def next_but_one(self: Any, call: Any, positions: Any) -> list[int]:
-        return roles(self, call, np.asarray((positions + 1) % self.extraction.grid.size(call.axis), np.int32))
+    def next_but_one(self: LocalStructures, positions: Any) -> np.ndarray:
+        return np.asarray((peers_of(self, positions) + 1) % len(self.structure_of), np.int32)
 
-    patch.setattr(extract._PatternBuilder, "_roles_of", next_but_one)
+    patch.setattr(LocalStructures, "peers_of", next_but_one)
 
 
 def multiplicity_folded(patch: pytest.MonkeyPatch) -> None:

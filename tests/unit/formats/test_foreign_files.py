@@ -281,6 +281,15 @@ def test_a_dump_without_links_names_its_gpus_and_presets(tmp_path: Path) -> None
     assert "vLLM's environment dump" in refusal(VLLM, "vllm.txt", tmp_path)
 
 
+def test_a_dump_of_rocm_names_its_model_without_a_number(tmp_path: Path) -> None:
+    line = "GPU models and configuration: AMD Instinct MI300X (gfx942:sramecc+:xnack-)\n"
+    message = refusal("PyTorch version: 2.5.1+rocm6.2\n" + line, "env.txt", tmp_path)
+    assert "dump (AMD Instinct MI300X), without links: give RCCL's topology" in message
+    assert "--gpu mi300x, or take the preset mi300x-node" in message
+    none = "PyTorch version: 2.5.1\nGPU models and configuration: Could not collect\n"
+    assert "environment dump, without links" in refusal(none, "none.txt", tmp_path)
+
+
 def test_the_matrix_in_a_dump_is_read_with_its_gpu(tmp_path: Path) -> None:
     (tmp_path / "env.txt").write_text(VLLM + MATRIX + "CUDA_VISIBLE_DEVICES=0,1\n")
     cluster = read_any(tmp_path / "env.txt")

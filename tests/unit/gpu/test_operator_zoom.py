@@ -109,3 +109,10 @@ def test_a_zoom_without_a_value_is_refused(capsys):
         app([*COMMAND, "--zoom", "--report", "x.html"])
     assert stopped.value.code == 2
     assert "--zoom needs a value, but the next word is the option --report" in capsys.readouterr().err
+
+
+def test_a_step_without_a_cluster_zooms_into_its_gpu(model):
+    options = SimulateOptions(gpu="h100", compare=False)
+    zoomed = zoom_operator(model, Plan(batch=1), "gemm", options=options)
+    assert zoomed.gpu == "h100-sxm"
+    assert zoomed.loadstore_ps > zoomed.ideal_ps

@@ -160,6 +160,12 @@ def test_it_is_what_detail_shows(zoomed):
         assert detail[key] == json.loads(json.dumps(expected))
 
 
+def test_the_replay_counts_the_peers_of_its_group(zoomed):
+    found = zoomed["alike"]
+    assert found.detail.kernel.inside.num_replayed
+    assert "alone, with the writes of its 3 peers" in " ".join(found.summary().split())
+
+
 def test_without_late_ranks_and_traffic_only_the_levels_differ(zoomed):
     causes = {cause.name: cause.time_ps for cause in zoomed["alike"].causes}
     assert abs(causes["in the step"]) < parse_time("10 ns", "")

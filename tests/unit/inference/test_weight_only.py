@@ -5,7 +5,7 @@ import pytest
 
 import trine
 from trine.cluster import load_gpu
-from trine.common.evidence import INTERPOLATED, MODELLED
+from trine.common.evidence import INTERPOLATED, MODELLED, TRANSFERRED
 from trine.inference.precision import served_precisions
 from trine.inference.products import TOKENS, GpuTimes, at_tokens
 from trine.inference.weight_only import WeightOnlyProduct, weight_only_rates
@@ -80,6 +80,17 @@ def test_experts_in_integers_have_measured_kernels_and_fp8_ones_are_faster_than_
         for name in ("bf16", "fp8", "int4")
     }
     assert steps["int4"] < steps["fp8"] < steps["bf16"]
+
+
+def test_experts_of_one_measured_shape_are_transferred_to_others():
+    ask = {"tp": 8, "input_tokens": 64, "output_tokens": 8, "concurrency": 1}
+    found = {
+        (model, precision): {
+            each.what: each.kind for each in trine.infer(model, "hgx-h200", precision=precision, **ask).evidence
+        }["experts"]
+        for model, precision in (("kimi-k2.5", ""), ("qwen3-235b-a22b", "int4"), ("qwen3-235b-a22b", "fp8"))
+    }
+    assert list(found.values()) == [INTERPOLATED, TRANSFERRED, INTERPOLATED]
 
 
 def test_a_published_time_of_a_long_prompt_is_inside_the_likely_range():

@@ -5,6 +5,7 @@ from results_graphs import full_result, overlap, result
 
 from trine.errors import InputError, MissingExtraError
 from trine.results import plot_breakdown, plot_timeline
+from trine.results.plot import breakdown
 
 
 def bars(path):
@@ -32,6 +33,14 @@ def test_breakdown_draws_only_parts_that_occur(tmp_path):
     colours = bars(path)
     assert {"#56b4e9", "#e69f00", "#dddddd"} <= set(colours)
     assert "#d55e00" not in colours
+
+
+def test_breakdown_has_the_unit_of_the_longest_step():
+    pytest.importorskip("matplotlib")
+    import trine
+
+    long = trine.simulate("vgg13-h100-b128", trine.Plan(dp=2), cluster="dgx-h100")
+    assert breakdown([full_result(), long], ["short", "long"]).axes[0].get_ylabel() == "step time (ms)"
 
 
 def test_png_begins_like_a_png(tmp_path):

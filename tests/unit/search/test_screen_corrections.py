@@ -1,8 +1,13 @@
 """Corrections that stand in for those of forms without small jobs of their own."""
 
+import dataclasses
+
+import numpy as np
 from test_report import LAYOUT
 
-from trine.search.screen import NO_CORRECTION, LayoutScreen, form_of
+from trine.search.probe import LayerCosts
+from trine.search.recurrence import StageMessages
+from trine.search.screen import NO_CORRECTION, LayoutScreen, _step, form_of
 
 KNOWN = LAYOUT._replace(pp=1, dp=8, tp=2, cp=1, sharding="zero1", offload="none", schedule=None, micro_batch=1)
 
@@ -53,3 +58,24 @@ def test_the_contention_of_a_tp_degree_stands_for_another_schedule():
     screen = screen_with((KNOWN, 1.2))
     assert screen.correction(KNOWN._replace(pp=4, schedule="1f1b")).rho == 1.2
     assert screen.correction(KNOWN._replace(tp=4)).rho == 1.0
+
+
+def test_waits_of_the_first_and_last_round_grow_with_virtual_stages():
+    layout = KNOWN._replace(pp=2, dp=4, schedule="interleaved", virtual_stages=4)
+    nothing = dict.fromkeys((each.name for each in dataclasses.fields(LayerCosts)), 0)
+    costs = LayerCosts(**{**nothing, "forward_within": 10, "backward_within": 20, "resident": {}, "rest": {}})
+    messages = StageMessages(np.zeros(2, np.int64), np.zeros(2, np.int64))
+    use = NO_CORRECTION._replace(fill=-100.0, tail=1000.0, virtual_stages=2, fill_batches=4, layers=4)
+    without = use._replace(fill=0.0)
+
+    def step(stages, correction, micro_batches=4):
+        return _step(
+            layout._replace(virtual_stages=stages), micro_batches, costs, [1.0] * 2 * stages, correction, messages
+        )
+
+    assert step(2, use) == step(2, without)
+    assert step(4, use) == step(4, without) - 100
+    assert step(8, use) == step(8, without) - 300
+    assert step(8, use, 16) == step(8, without, 16) - 75
+    one = without._replace(virtual_stages=4)
+    assert step(2, one._replace(fill=-100.0)) == step(2, one)  # fewer virtual stages than the small jobs: no guess

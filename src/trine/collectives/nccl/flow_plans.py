@@ -128,9 +128,8 @@ class FlowPlanner:
     @cached_property
     def meshes(self) -> list[list[list[int]] | None]:
         """Bytes/s of the direct links between the members of each domain; None if a member has no direct link."""
-        gpus = []
-        for domain in self.domains:
-            gpus.append([int(self.gpus[rank]) for rank in domain])
+        gpu_of = self.gpus.tolist()
+        gpus = [[gpu_of[rank] for rank in domain] for domain in self.domains]
         class_meshes: dict[object, list[list[int]] | None] = {}
         meshes = []
         for domain_class, domain in zip(domain_classes(self.cluster, gpus), gpus, strict=True):
@@ -179,14 +178,14 @@ class FlowPlanner:
     def _pattern(self) -> tuple[str, bool] | None:
         """Return (how ranks of a domain send, whether domains alternate in rank order); None if domains differ."""
         groups, size = len(self.domains), len(self.domains[0])
-        if any(len(domain) != size for domain in self.domains):
+        if set(map(len, self.domains)) != {size}:
             return None
         table = np.array(self.domains)
         numbers = np.arange(groups * size)
         contiguous = np.array_equal(table, numbers.reshape(groups, size))
         if not contiguous and not np.array_equal(table, numbers.reshape(size, groups).T):
             return None
-        kinds = {_mesh_kind(mesh) for mesh in self.meshes}
+        kinds = {_mesh_kind(mesh) for mesh in {id(mesh): mesh for mesh in self.meshes}.values()}
         send = kinds.pop()
         return None if kinds or not send else (send, not contiguous)
 

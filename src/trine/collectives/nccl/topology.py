@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -197,13 +197,14 @@ def comm_topology(cluster: Cluster, group: Sequence[int]) -> CommTopology:
     if len(domains) > 1:
         bounds = _exchanges(cluster, domains)
     table = cluster.device_table
-    models = {table.kinds[kind].gpu or "" for kind in distinct(table.kind[gpus]).tolist()}
+    places = np.array(gpus, np.int64)
+    models = {table.kinds[kind].gpu or "" for kind in distinct(table.kind[places]).tolist()}
     return CommTopology(
-        num_ranks=len(gpus), num_domains=len(domains), num_nodes=len(distinct(cluster.node_of[gpus])),
+        num_ranks=len(gpus), num_domains=len(domains), num_nodes=len(distinct(cluster.node_of[places])),
         min_per_domain=min(map(len, domains)), max_per_domain=max(map(len, domains)), gpu=oldest(models),
         library=cluster.library or library_of_gpu(oldest(models)) or "nccl", inside=inner, path_bytes_per_s=path,
         between=_outer_tier(cluster, domains) if len(domains) > 1 else None,
-        multicast=inner is not None and bool(cluster.node_classes.is_reduced[gpus].all()),
+        multicast=inner is not None and bool(cluster.node_classes.is_reduced[places].all()),
         sharp=len(domains) > 1 and _fabric_reduces(cluster), pair_bytes_per_s=bounds.exchange,
         root_pair_bytes_per_s=bounds.rooted, far_latency_ps=bounds.latency_ps, same_gpus=have_one_capability(models),
     )  # fmt: skip
@@ -224,20 +225,38 @@ def _check_group(cluster: Cluster, group: Sequence[int]) -> None:
 
 def domains_of(cluster: Cluster, gpus: Sequence[int]) -> list[list[int]]:
     """Return groups of GPUs joined by scale-up links, in order; GPUs without any are grouped by node or host links."""
-    gpus = list(gpus)
-    islands, is_fast = cluster.scale_up_components[gpus], cluster.node_classes.has_scale_up[gpus]
+    numbers = np.array(gpus, np.int64)
+    islands, is_fast = cluster.scale_up_components[numbers], cluster.node_classes.has_scale_up[numbers]
+    node_of = cluster.node_of[numbers]
+    if _are_islands(islands, is_fast, node_of):
+        return _grouped(numbers, islands)
     domains: dict[object, list[int]] = {}
-    for domain, gpu in zip(_gpu_domains(islands, is_fast, cluster.node_of[gpus]), gpus, strict=True):
+    for domain, gpu in zip(_gpu_domains(islands, is_fast, node_of), numbers.tolist(), strict=True):
         domains.setdefault(domain, []).append(gpu)
     return list(domains.values())
 
 
-def _gpu_domains(islands: Int64, is_fast: Bool, node_of: Int32) -> list[object]:
-    """Return the domain of each GPU: GPUs of one node form one domain even if only PCIe joins some of them."""
+def _are_islands(islands: Int64, is_fast: Bool, node_of: Int32) -> bool:
+    """Return whether all GPUs have scale-up links, and those of each node belong to one island."""
     island_of_node = np.full(int(node_of.max()) + 2, -1, np.int64)
     island_of_node[node_of] = islands
-    if is_fast.all() and (island_of_node[node_of] == islands)[node_of >= 0].all():  # each node is in one island
-        return list(islands.tolist())
+    return bool(is_fast.all() and (island_of_node[node_of] == islands)[node_of >= 0].all())
+
+
+def _grouped(values: Int64, keys: Int64) -> list[list[int]]:
+    """Return the values of each key, in the order of the keys' first occurrences."""
+    order = np.argsort(keys, kind="stable")
+    starts = np.flatnonzero(np.diff(keys[order], prepend=keys[order[:1]] - 1))
+    ends = np.append(starts[1:], len(order))
+    ordered = values[order].tolist()
+    by_first = np.argsort(order[starts])
+    return [
+        ordered[start:end] for start, end in zip(starts[by_first].tolist(), ends[by_first].tolist(), strict=True)
+    ]  # fmt: skip
+
+
+def _gpu_domains(islands: Int64, is_fast: Bool, node_of: Int32) -> list[object]:
+    """Return the domain of each GPU: GPUs of one node form one domain even if only PCIe joins some of them."""
     parts = []
     for island, fast in zip(islands.tolist(), is_fast.tolist(), strict=True):
         parts.append(island if fast else None)
@@ -313,7 +332,7 @@ def _node_classes(cluster: Cluster, node_make: npt.NDArray[np.int64], domains: S
     """Return the same keys from known classes of nodes: no domain is larger than a node."""
     layout = cluster.device_table.layout
     assert layout is not None
-    gpus = np.concatenate([np.array(domain) for domain in domains])
+    gpus = np.array(list(chain.from_iterable(domains)), np.int64)
     node_class, local = node_make[gpus].tolist(), layout.places(gpus).local.tolist()
     ends = list(accumulate(map(len, domains), initial=0))
     return [(node_class[first], tuple(local[first:last])) for first, last in pairwise(ends)]
@@ -381,7 +400,7 @@ def _exchanges(cluster: Cluster, domains: Sequence[Sequence[int]]) -> _PairBound
     to examine, a bound is infinite and its latency is 0.
     """
     home = np.repeat(np.arange(len(domains)), [len(domain) for domain in domains])
-    gpus, size = np.concatenate([np.asarray(domain, np.int64) for domain in domains]), len(home)
+    gpus, size = np.array(list(chain.from_iterable(domains)), np.int64), len(home)
     ranks = np.arange(size)
     fast = cluster.node_classes.has_scale_up[gpus]
 

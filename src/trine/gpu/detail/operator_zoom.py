@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from trine.cluster.topologies import build_topology
 from trine.common.arguments import takes
 from trine.common.evidence import Evidence
 from trine.common.units import format_bytes, format_time
@@ -14,7 +15,6 @@ from trine.compute.clock import StepClock
 from trine.compute.origin import known_gpu
 from trine.errors import InputError
 from trine.gpu.collective.options import plain_model
-from trine.gpu.detail.detail import simulated_step
 from trine.gpu.detail.operator_choice import StepOperator, choose_operator
 from trine.gpu.model import GpuModel
 from trine.gpu.operators.gemm import GemmKernel, GemmShape, gemm_kernel
@@ -27,7 +27,8 @@ from trine.results import Result
 from trine.results.report import Report, Row, Table, seconds
 from trine.results.text import aligned, wrapped
 from trine.training.options import SimulateOptions, observed
-from trine.training.setup import Setup
+from trine.training.run import simulate
+from trine.training.setup import Setup, setup_of
 
 LAUNCH, ARITHMETIC, MEMORY = "launch", "arithmetic", "bytes at the memory's bandwidth"
 TILES, LATENCY, BANDWIDTH = "tiles and waves", "first loads and last stores", "NoC, L2 and memory"
@@ -250,16 +251,16 @@ def zoom_operator(
 
     Raises
     ------
-    InputError, SpecError, PlanError: for a step without a cluster, an unknown word, an operator without a program, or
+    InputError, SpecError, PlanError: for a step without a known GPU, an unknown word, an operator without a program, or
         a GPU without a model. KeyboardInterrupt: on Ctrl-C before the end.
     """
-    setup, machine, result = simulated_step(workload, plan, result, options, "a zoom is into")
+    setup = setup_of(workload, plan, options)
+    if result is None:
+        result = simulate(setup.workload, setup.plan, options=replace(options, compare=False))
     chosen = choose_operator(setup, result, word)
-    place = int(setup.places[chosen.rank])
-    device = machine.gpus[place]
-    model = plain_model(None, machine, (device,), is_plan=False)
+    gpu = _gpu_of(setup, chosen.rank)
+    model = gpu.model
     clock = setup.clocks[0] if setup.clocks else None
-    gpu = Gpu(machine, device, model)
     runs, ideal_ps = [], 0
     clock_mhz = round(1e6 / model.cycle_ps)
     for shape in chosen.kernels:
@@ -275,6 +276,19 @@ def zoom_operator(
         chosen=chosen, kernels=tuple(runs), ideal_ps=ideal_ps, clock_mhz=clock_mhz, gpu=model.name,
         step_ps=result.step_time_ps,
     )  # fmt: skip
+
+
+def _gpu_of(setup: Setup, rank: int) -> Gpu:
+    """Return the GPU of a rank; of a step without a cluster, a GPU of its model beside another one."""
+    if setup.machine is not None:
+        device = setup.machine.gpus[int(setup.places[rank])]
+        return Gpu(setup.machine, device, plain_model(None, setup.machine, (device,), is_plan=False))
+    name = setup.gpu_names[0] if setup.gpu_names else None
+    if name is None or known_gpu(name) is None:
+        raise InputError("a zoom into an operator needs a known GPU: --gpu NAME or --cluster NAME")
+    pair = build_topology("full", "1 GB/s", "1 us", 2, gpu=name)
+    device = pair.gpus[0]
+    return Gpu(pair, device, plain_model(None, pair, (device,), is_plan=False))
 
 
 def _gemm(setup: Setup, model: GpuModel, clock: StepClock | None, precision: str, shape: GemmShape) -> GemmKernel:

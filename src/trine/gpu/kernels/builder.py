@@ -150,7 +150,10 @@ class CollectiveBuilder(ProgramBuilder):
     def _built(self, ranks: Sequence[int] | None, grid: Sequence[int] = ()) -> GpuProgram:
         options = self.options
         notes = (f"protocol {options.protocol}, {options.workgroups} workgroups of {options.wavefronts} wavefronts",)
-        return self.program(ranks=ranks, grid=grid, payload_bytes=options.size_bytes, notes=notes)
+        is_part = options.part_of_bytes is not None
+        return self.program(
+            ranks=ranks, grid=grid, payload_bytes=options.size_bytes, notes=notes, own_chunk_first=is_part
+        )
 
 
 class SignalTable(NamedTuple):

@@ -63,8 +63,8 @@ class KernelOptions:
     requests of a wavefront in flight, 0: the GPU model's. bookkeeping: whether kernels do a library's other work
     besides moving data (:mod:`trine.gpu.kernels.options`). matrix: for all_to_all_v, bytes from
     each rank (row) to each rank (column). moe: for moe_dispatch and moe_combine, the tokens and experts exchanged.
-    part_of_bytes: size of the message that this one is the first part of, by which a library chooses its chunks;
-        None: the message is whole.
+    part_of_bytes: size of the message that this one is the first part of, by which a library chooses its chunks; each
+        rank's buffers begin with its own chunk, so that all ranks are alike. None: the message is whole.
 
     Raises InputError: a number out of range, an unknown protocol, sync or waits.
     """

@@ -615,11 +615,11 @@ class TimelineView {
       make("h3", { text: `Area of ${this.time(to - from)}, ${tracks.length} track${tracks.length === 1 ? "" : "s"}` }),
       make("p", { text: `${sums.count.toLocaleString("en-US")} spans, ${this.time(sums.total)} together, `
         + `${shares(sums.total)} of the area` }),
-      longest.length === 0 ? null : make("table", {}, make("thead", {}, make("tr", {}, ["name", "spans", `time in ${times.words}`, "of the area"]
+      longest.length === 0 ? null : make("div", { class: "scroll" }, make("table", {}, make("thead", {}, make("tr", {}, ["name", "spans", `time in ${times.words}`, "of the area"]
         .map((text, i) => make("th", { scope: "col", class: i ? "number" : null, text })))),
       make("tbody", {}, longest.map(({ name, count, total }, i) => make("tr", {},
-        make("td", { text: short(name, 60), dir: "auto" }), make("td", { class: "number", text: count.toLocaleString("en-US") }),
-        make("td", { class: "number", text: times.texts[i] }), make("td", { class: "number", text: shares(total) }))))),
+        make("td", { text: short(name, NARROW.matches ? 16 : 60), title: name, dir: "auto" }), make("td", { class: "number", text: count.toLocaleString("en-US") }),
+        make("td", { class: "number", text: times.texts[i] }), make("td", { class: "number", text: shares(total) })))))),
       rest > 0 ? make("p", { class: "quiet", text: `${rest} more names` }) : null);
     this.redraw();
   }
