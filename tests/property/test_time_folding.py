@@ -15,7 +15,7 @@ import trine
 from trine.cluster import load_cluster
 from trine.cluster.select import slow_down
 from trine.errors import TrineError
-from trine.folding import shifts, stages
+from trine.folding import deferral, shifts, stages
 from trine.folding.lists import Times, Track, tracks_of
 from trine.folding.period import MAX_TRIED, _SomeRanks, _Sorted, _Stretch, _stretches, _with_rank, first_counts
 from trine.folding.shifts import TasksByStart
@@ -264,8 +264,8 @@ def test_windows_before_the_first_stop_are_found_among_few_classes(
     If they gather parameters in each micro-batch, the windows lie behind the stop, and all classes are searched.
     """
     monkeypatch.setattr(stages, "FEW_TASKS", 0)
-    monkeypatch.setattr(stages, "MANY_TASKS", 0)
-    monkeypatch.setattr(stages, "WORTH_A_STOP", 2.0)
+    monkeypatch.setattr(deferral, "MANY_TASKS", 0)
+    monkeypatch.setattr(deferral, "WORTH_A_STOP", 2.0)
     searched: list[int] = []
     monkeypatch.setattr(shifts, "tracks_of", lambda *args, **named: _counted(searched, *args, **named))
     cluster = slow_down(joined("dgx-h100", 2, "rail"), [("node0.nic0->leaf0.rail0", 0.5)])

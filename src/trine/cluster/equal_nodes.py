@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from trine.cluster.cluster import Cluster
 from trine.cluster.data import SHORTEST
-from trine.cluster.routing.batch_routing import BatchRoutes
 from trine.cluster.tables import NodeBlock
 from trine.common.arrays import Int32, Int64
+
+if TYPE_CHECKING:
+    from trine.cluster.routing.batch_routing import BatchRoutes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from trine.software.profile import Software
-from trine.workload.architecture.model import Architecture
-from trine.workload.synthesis.spec import Stacked
 
-AnyModel = TypeVar("AnyModel", bound=Stacked | Architecture)
+if TYPE_CHECKING:
+    from trine.workload.architecture.model import Architecture
+    from trine.workload.synthesis.spec import Stacked
+
+AnyModel = TypeVar("AnyModel", bound="Stacked | Architecture")
 
 
 def with_padded_vocabulary(model: AnyModel, software: Software | None) -> AnyModel:
