@@ -12,7 +12,7 @@ from trine.compute.origin import known_gpu
 from trine.gpu.collective.time_split import without_bandwidth
 from trine.gpu.model.files import gpu_model_of
 from trine.gpu.operators import run
-from trine.gpu.operators.gemm import STAGES, WAVEFRONTS, GemmKernel, GemmShape, Part, gemm_kernel
+from trine.gpu.operators.gemm import STAGES, WAVEFRONTS, GemmKernel, GemmPart, GemmShape, gemm_kernel
 from trine.gpu.operators.run import Gpu, time_of_gemm, time_of_stream, time_without_bandwidth
 from trine.gpu.operators.stream import StreamKernel, StreamShape
 from trine.gpu.operators.tensor_cores import TensorCores, at_clock, tensor_cores
@@ -119,7 +119,7 @@ def test_an_extended_product_takes_the_time_of_the_whole_one(monkeypatch, m: int
 
 def test_a_part_has_the_first_units_and_steps():
     one = replace(kernel(1024, 1024, 4096), rows=128, columns=256, splits=1)
-    program = one.program(Part(5, 3))
+    program = one.program(GemmPart(5, 3))
     assert int((program.op_kind == COMPUTE).sum()) == 15
     assert program.num_workgroups == 5
     assert STAGES == 3

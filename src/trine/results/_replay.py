@@ -248,8 +248,16 @@ def allocations(sizes: Sequence[int], first: int, time: int = 0) -> Changes:
     return Changes(np.array(sizes, np.int64), first + np.arange(len(sizes)), zeros, zeros + time)
 
 
-def replayed(parts: Sequence[Changes], rounding: int) -> tuple[int, int, int]:
-    """Replay lists of changes; return the peak in bytes, the bytes reserved, and the peak's index in the last list."""
+class Replayed(NamedTuple):
+    """The end of a replay, in bytes. index: of the change in the last list at which the peak is reached."""
+
+    peak: int
+    reserved: int
+    index: int
+
+
+def replayed(parts: Sequence[Changes], rounding: int) -> Replayed:
+    """Replay lists of changes, one after the other. rounding: of sizes, in bytes."""
     num_blocks = 1 + max(int(part.block.max(initial=0)) for part in parts)
     num_pools = 2 * (1 + max(int(part.stream.max(initial=0)) for part in parts))
     num_held = 1 + max(int(np.count_nonzero((part.size < 0) & (part.time > 0))) for part in parts)
@@ -265,4 +273,4 @@ def replayed(parts: Sequence[Changes], rounding: int) -> tuple[int, int, int]:
         )  # fmt: skip
         is_done = all(replay(part, state, sizes) for part in parts)
         capacity *= 2
-    return int(counts[PEAK]), int(counts[RESERVED]), int(counts[INDEX])
+    return Replayed(int(counts[PEAK]), int(counts[RESERVED]), int(counts[INDEX]))

@@ -105,7 +105,7 @@ def choose_operator(setup: Setup, result: Result, word: str) -> StepOperator:
             if word != KERNEL:
                 raise
             continue
-        alike = [one for one in matches if (one.operator.name, one.phase, one.time_ps) == _key(candidate)]
+        alike = [each for each in matches if _is_alike(each, candidate)]
         runs = 1 if operator.phase == OPTIMIZER else len(context.all_micro_batches)
         return StepOperator(
             word=word, name=operator.name, phase=candidate.phase, layer=operator.layer, rank=rank,
@@ -115,8 +115,10 @@ def choose_operator(setup: Setup, result: Result, word: str) -> StepOperator:
     raise InputError(f"no operator of rank {rank} has a program at the load-store level")
 
 
-def _key(candidate: _Candidate) -> tuple[str, str, int]:
-    return candidate.operator.name, candidate.phase, candidate.time_ps
+def _is_alike(one: _Candidate, other: _Candidate) -> bool:
+    """Return whether two operators are of one kind and pass, and take the same time."""
+    is_same_kind = one.operator.name == other.operator.name and one.phase == other.phase
+    return is_same_kind and one.time_ps == other.time_ps
 
 
 def _of_rank(context: JobContext, result: Result, rank: int) -> list[_Candidate]:

@@ -49,7 +49,7 @@ class KernelPart:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class KernelRun:
+class OperatorKernelRun:
     """A kernel of the operator: its shape and its division in words, its time, and the parts of this."""
 
     shape: str
@@ -70,7 +70,7 @@ class OperatorZoom(Report):
     SCHEMA: ClassVar[str] = "operator-zoom"
 
     chosen: StepOperator
-    kernels: tuple[KernelRun, ...]
+    kernels: tuple[OperatorKernelRun, ...]
     ideal_ps: int
     clock_mhz: int
     gpu: str
@@ -302,7 +302,7 @@ def _gemm(setup: Setup, model: GpuModel, clock: StepClock | None, precision: str
     return gemm_kernel(shape, model, cores)
 
 
-def _gemm_run(gpu: Gpu, kernel: GemmKernel) -> KernelRun:
+def _gemm_run(gpu: Gpu, kernel: GemmKernel) -> OperatorKernelRun:
     launch_ps = gpu.model.launch_ps
     time = time_of_gemm(gpu, kernel)
     without_ps = time_without_bandwidth(gpu, kernel)
@@ -325,10 +325,10 @@ def _gemm_run(gpu: Gpu, kernel: GemmKernel) -> KernelRun:
             why=f"loads that arrive late: {kernel.step_lines} cache lines a step on each compute unit",
         ),
     )  # fmt: skip
-    return KernelRun(shape=kernel.shape.words, division=kernel.words, time=time, parts=parts)
+    return OperatorKernelRun(shape=kernel.shape.words, division=kernel.words, time=time, parts=parts)
 
 
-def _stream_run(gpu: Gpu, kernel: StreamKernel) -> KernelRun:
+def _stream_run(gpu: Gpu, kernel: StreamKernel) -> OperatorKernelRun:
     launch_ps = gpu.model.launch_ps
     time = time_of_stream(gpu, kernel)
     shape = kernel.shape
@@ -341,4 +341,4 @@ def _stream_run(gpu: Gpu, kernel: StreamKernel) -> KernelRun:
         ),
     )  # fmt: skip
     words = f"reads {format_bytes(shape.read_bytes)}, writes {format_bytes(shape.written_bytes)}"
-    return KernelRun(shape=words, division="", time=time, parts=parts)
+    return OperatorKernelRun(shape=words, division="", time=time, parts=parts)

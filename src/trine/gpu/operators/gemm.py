@@ -75,7 +75,7 @@ class Unit(NamedTuple):
     part: int
 
 
-class Part(NamedTuple):
+class GemmPart(NamedTuple):
     """The first ``units`` units of a kernel, each with ``steps`` steps of its inner loop."""
 
     units: int
@@ -134,9 +134,9 @@ class GemmKernel:
         return -(-self.num_units // self.model.num_cus)
 
     @property
-    def whole(self) -> Part:
+    def whole(self) -> GemmPart:
         """All units with all steps."""
-        return Part(self.num_units, self.steps)
+        return GemmPart(self.num_units, self.steps)
 
     @property
     def wavefront_cycles(self) -> int:
@@ -212,7 +212,7 @@ class GemmKernel:
         lines = (rows * self.rows + columns * self.columns) * self.total_steps
         return lines * self.model.line_bytes <= self.model.l2.capacity_bytes
 
-    def program(self, part: Part) -> GpuProgram:
+    def program(self, part: GemmPart) -> GpuProgram:
         """Return the kernel, or a part of it; ``part`` = :attr:`whole` for all."""
         return _Writer(self, part).program()
 
@@ -245,7 +245,7 @@ class _Buffers(NamedTuple):
 class _Writer:
     """Writes the program of a part of a kernel, workgroup by workgroup."""
 
-    def __init__(self, kernel: GemmKernel, part: Part) -> None:
+    def __init__(self, kernel: GemmKernel, part: GemmPart) -> None:
         self.kernel, self.part = kernel, part
         self.line = kernel.model.line_bytes
         self.builder = ProgramBuilder("gemm", 1, line_bytes=self.line)

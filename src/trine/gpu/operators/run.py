@@ -16,7 +16,7 @@ from trine.common.observer import announce_stage
 from trine.gpu.collective.extension import extend
 from trine.gpu.collective.time_split import without_bandwidth
 from trine.gpu.model import GpuModel
-from trine.gpu.operators.gemm import STAGES, GemmKernel, Part
+from trine.gpu.operators.gemm import STAGES, GemmKernel, GemmPart
 from trine.gpu.operators.stream import StreamKernel
 from trine.gpu.run import run_gpus
 from trine.gpu.system import KernelTasks
@@ -89,14 +89,14 @@ def time_without_bandwidth(gpu: Gpu, kernel: GemmKernel) -> int:
 def _all_waves_ps(gpu: Gpu, kernel: GemmKernel, steps: int) -> int:
     """Return the time of all waves with ``steps`` steps each: of the first two, extended to all."""
     if kernel.waves <= WHOLE_WAVES:
-        return _gemm_ps(gpu, kernel, Part(kernel.num_units, steps))
+        return _gemm_ps(gpu, kernel, GemmPart(kernel.num_units, steps))
     wave = kernel.model.num_cus
-    one_ps = _gemm_ps(gpu, kernel, Part(wave, steps))
-    two_ps = _gemm_ps(gpu, kernel, Part(2 * wave, steps))
+    one_ps = _gemm_ps(gpu, kernel, GemmPart(wave, steps))
+    two_ps = _gemm_ps(gpu, kernel, GemmPart(2 * wave, steps))
     return two_ps + (kernel.waves - 2) * (two_ps - one_ps)
 
 
-def _gemm_ps(gpu: Gpu, kernel: GemmKernel, part: Part) -> int:
+def _gemm_ps(gpu: Gpu, kernel: GemmKernel, part: GemmPart) -> int:
     # Shared memory holds the stages of one workgroup, and its loads need no registers.
     model = replace(gpu.model, workgroups_per_cu=1, max_outstanding=STAGES * kernel.step_lines)
     return run_gpus(kernel.program(part), gpu.cluster, (gpu.device,), model).whole().end_ps
