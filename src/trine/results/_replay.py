@@ -249,11 +249,11 @@ def allocations(sizes: Sequence[int], first: int, time: int = 0) -> Changes:
 
 
 class Replayed(NamedTuple):
-    """The end of a replay, in bytes. index: of the change in the last list at which the peak is reached."""
+    """The end of a replay, in bytes. place: of the change in the last list at which the peak is reached."""
 
     peak: int
     reserved: int
-    index: int
+    place: int
 
 
 def replayed(parts: Sequence[Changes], rounding: int) -> Replayed:
