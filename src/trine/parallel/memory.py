@@ -164,7 +164,7 @@ class StageMemory:
         self.gradients: dict[int, Block] = {}
         self.parts: dict[int, Block] = {}  # gradients that are spread over replicas
         self._lasting: dict[int, int] = {}  # weight -> bytes of its gradient that persist across steps
-        if self._style.gradient_buffer and context.plan.offload != "optimizer":
+        if self._style.gradient_buffer:  # also with an offloaded optimizer: gradients leave after the last micro-batch
             trained = [w.weight for w in context.weights[stage] if w.gradient_operator is not None]
             self._lasting = {weight: context.gradient_bytes(weight) for weight in trained}
         self._gradients_of: dict[int, list[int]] = {}

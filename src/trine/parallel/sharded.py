@@ -62,7 +62,8 @@ class ShardedReductions(BucketReductions):
     def _lasting_gradients(self) -> dict[int, int]:
         """Return, for each trained weight, the gradient bytes that stay on this rank between steps."""
         plan, experts = self.context.plan, self.context.token_partition.expert_weights
-        if plan.sharding == "fsdp" or plan.offload == "optimizer":
+        leave = plan.offload == "optimizer" and not self.context.memory_style.gradient_buffer
+        if plan.sharding == "fsdp" or leave:
             return {}
         trained = [w.weight for w in self.program.weights if w.gradient_operator is not None]
         sizes = {weight: self.context.gradient_bytes(weight) for weight in trained}

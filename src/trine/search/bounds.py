@@ -191,10 +191,13 @@ def _memory_of_stage(
 
 
 def _resident(sizes: Mapping[str, int], layout: Layout) -> int:
-    """Return the bytes of weights, gradients and optimizer states that stay on a rank."""
+    """Return the bytes of weights, gradients and optimizer states that stay on a rank.
+
+    Gradients that last between steps are in a buffer, which an offloaded optimizer leaves on the GPU.
+    """
     ways = (layout.shard_ways or layout.dp) * layout.cp
-    has_state = layout.offload != "optimizer"
-    state, gradients = (sizes.get(name, 0) * has_state for name in ("optimizer_state", "gradients"))
+    state = 0 if layout.offload == "optimizer" else sizes.get("optimizer_state", 0)
+    gradients = sizes.get("gradients", 0)
     if layout.sharding == "none":
         return sizes.get("weights", 0) + gradients + state
     weights = 0 if layout.sharding in PARAMETERS_SHARDED else sizes.get("weights", 0)

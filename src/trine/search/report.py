@@ -153,6 +153,17 @@ class PlanSearch(Report):
         return f"your layout is {abs(ratio):.1%} {pace} than the first, {why}{verdict}"
 
     @property
+    def offload(self) -> str:
+        """A note on the fastest listed layout without offload, if the first has some; else an empty string."""
+        if self.best.layout.offload == "none":
+            return ""
+        for place, each in enumerate(self.ranked, start=1):
+            if each.layout.offload == "none":
+                longer = each.outcome.step_ps / self.best.outcome.step_ps - 1
+                return f"number {place} is the fastest listed without offload to the host, {longer:.1%} slower"
+        return "no simulated layout does without offload to the host"
+
+    @property
     def overlap(self) -> str:
         """A note if the likely ranges of the first two layouts overlap, else an empty string."""
         if self.second is None or self.tie:
@@ -246,7 +257,10 @@ class PlanSearch(Report):
             "virtual stages, micro-batches up to 16, sequence parallelism, recomputation, offload; --fix takes others"
         )
         precision = "precision is the model's: model:NAME,dtype=fp16 and --precision change it"
-        notes = self.assumed, self.comparison, self.tie, self.overlap, self.fabric, self.screen, space, precision
+        notes = (
+            self.assumed, self.comparison, self.tie, self.overlap, self.offload, self.fabric, self.screen, space,
+            precision,
+        )  # fmt: skip
         return tuple(note for note in notes if note)
 
     @property
@@ -321,7 +335,7 @@ class PlanSearch(Report):
         best = self.best.outcome
         limits = tight if is_tight else self.tie or self.overlap
         mfu = mfu_warning(self.gpu, best.precision, best.mfu)
-        notes = self.assumed, self.comparison, mfu, limits, self.fabric, self.screen
+        notes = self.assumed, self.comparison, mfu, limits, self.offload, self.fabric, self.screen
         return "; ".join(filter(None, notes))
 
     def _frontier_rows(self) -> list[tuple[str, ...]]:

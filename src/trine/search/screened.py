@@ -54,6 +54,8 @@ MAX_FORMS, MAX_IF_WAITING = 20, 32
 MOST, MAX_IF_NONE, MAX_FOR_SECOND = 8, 64, 3
 #: Layouts of a tie that are simulated, since they take less for granted than the fastest, and entries looked at.
 MAX_IN_TIE, LOOK_IN_TIE = 3, 200
+#: Forms calibrated in search of a layout without offload, if the first offloads, at most.
+MAX_FORMS_WITHOUT = 4
 #: While no layout fits, those whose estimated memory exceeds the capacity by less are simulated: of calibrated forms,
 #: and of others. Later, a layout at its capacity would be tight, and no use.
 MEMORY_ERROR, MEMORY_ERROR_IF_CLOSE = 0.005, 0.02
@@ -315,11 +317,15 @@ class ScreenedSearch(Search):
         """Return the estimate beyond which no layout is simulated, once one fits."""
         return (1 + SCREEN_ERROR) * self.ranked[0].outcome.step_ps if self.ranked else inf
 
-    def _candidates(self, size: int, horizon: float, may_measure: bool = True) -> list[Entry]:
+    def _candidates(
+        self, size: int, horizon: float, may_measure: bool = True, without_offload: bool = False
+    ) -> list[Entry]:
         """Return the next layouts to simulate in the order of their estimates.
 
         may_measure: probe and calibrate new forms, which cost time. Without it, layouts of new forms are left out.
+        without_offload: leave layouts with offload out, and calibrate few forms.
         """
+        most_forms = self._known_screen.num_forms + MAX_FORMS_WITHOUT if without_offload else MAX_IF_WAITING
         batch: list[Entry] = []
         waiting: list[Entry] = []
         fitting = {each.layout for each in self.ranked}
@@ -336,6 +342,8 @@ class ScreenedSearch(Search):
                 self._measure_next(entry)
             elif entry.stage == FAMILY:
                 self.expand(entry.subject)
+            elif without_offload and entry.subject.offload != "none":
+                waiting.append(entry)
             elif entry.stage == LAYOUT:
                 self.refine(entry)
             elif without != entry.subject and without in fitting:
@@ -345,7 +353,7 @@ class ScreenedSearch(Search):
             elif not self._known_screen.is_known(entry.subject):
                 if not may_measure:
                     waiting.append(entry)
-                elif self._known_screen.num_forms < self._most_forms(entry.subject):
+                elif self._known_screen.num_forms < min(most_forms, self._most_forms(entry.subject)):
                     self._calibrate_next(entry)
                 else:
                     self.rejected[UNPROMISING] += 1
@@ -422,11 +430,19 @@ class ScreenedSearch(Search):
                 break
 
     def _simulate_second(self) -> None:
-        """Simulate a second layout, for the comparison of its parts with the first one's."""
+        """Simulate a second layout, for the comparison of its parts with the first one's.
+
+        If all simulated ones offload to the host, it is the fastest without, which takes less for granted.
+        """
+        if self.most is not None or self.top < 2:
+            return
         for _ in range(MAX_FOR_SECOND):
-            if self.most is not None or len(self.ranked) >= min(self.top, 2):
+            offload = all(each.layout.offload != "none" for each in self.ranked)
+            if len(self.ranked) >= 2 and not offload:
                 return
-            batch = self._candidates(1, inf, may_measure=False)
+            batch = self._candidates(1, inf, without_offload=True) if offload else []
+            if not batch and len(self.ranked) < 2:
+                batch = self._candidates(1, inf, may_measure=False)
             if not batch:
                 return
             self.simulate(batch)

@@ -200,9 +200,16 @@ class Search:
         return any(not self.space.reason(layout) for layout in family.layouts())
 
     def answer(self) -> list[Ranked]:
-        """Return the layouts of the answer: the recommended one, then the others by time, simulated or estimated."""
+        """Return the layouts of the answer: the recommended one, then the others by time, simulated or estimated.
+
+        If all of them offload to the host, the fastest simulated layout without offload takes the last place.
+        """
         others = sorted([*self.ranked[1:], *self.estimated], key=lambda each: each.order)
-        return [self.ranked[0], *others][: self.top]
+        shown = [self.ranked[0], *others][: self.top]
+        without = [each for each in self.ranked if each.layout.offload == "none"]
+        if without and len(shown) > 1 and all(each.layout.offload != "none" for each in shown):
+            shown[-1] = min(without, key=lambda each: each.order)
+        return shown
 
     # -- lower bounds ------------------------------------------------------------------------------------------------
 
