@@ -51,6 +51,22 @@ def on_dgx(job, num_ranks=1):
 # -- the optimizer -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("sharding", ["none", "zero1", "zero2"])
+@pytest.mark.parametrize("micro_batches", [1, 4])
+def test_gradients_of_all_micro_batches_stay_in_their_buffer_until_they_leave(sharding, micro_batches):
+    """Megatron-LM's float32 gradients are in one buffer on the GPU: only the optimizer's state leaves its memory."""
+    uses = {}
+    for offload in ("none", "optimizer"):
+        plan = Plan(dp=2, sharding=sharding, batch=micro_batches, micro_batch=1, offload=offload)
+        result = trine.simulate("model:llama-3.2-1b", plan=plan, cluster="dgx-h100", software="megatron-core")
+        uses[offload] = dict(zip(MEMORY_CATEGORIES, result.rank(0).memory_timeline.resident_bytes[0], strict=True))
+    state = uses["none"]["optimizer_state"]
+    assert state > 0
+    assert uses["optimizer"] == {**uses["none"], "optimizer_state": 0}
+    gradients = 4 * uses["none"]["weights"] // 2
+    assert uses["none"]["gradients"] == (gradients // 2 if sharding == "zero2" else gradients)
+
+
 def test_gradients_go_out_bucket_by_bucket_and_weights_come_back():
     program = built(chain(), Plan(offload="optimizer", bucket_bytes=1, first_bucket_bytes=1)).programs[0]
     assert [copy.size_bytes for copy in copies(program, True)] == WEIGHTS[::-1]

@@ -49,6 +49,8 @@ _COARSE = {
 _COLLECTIVE_INPUTS = ("op", "cluster", "num_ranks", "num_nodes", "library", "library_version", "launch", "network")
 #: Order of groups of inputs: groups that set defaults of others come first.
 _GROUPS = ("workload", "gpus", "cluster", "software", "layout", "options", "version")
+#: Facts of a workload that follow from its software, which pads the vocabulary: behind the software's own inputs.
+_DERIVED = ("workload.parameter_bytes", "workload.metadata.parameters")
 _SPARE = (2, 1)  # columns that narrow terminals leave out
 
 
@@ -393,9 +395,15 @@ def flat(values: object, prefix: str = "") -> dict[str, object]:
 
 
 def _differences(a: Mapping[str, object], b: Mapping[str, object]) -> Iterator[InputDifference]:
-    order = {group: number for number, group in enumerate(_GROUPS)}
-    names = sorted(dict.fromkeys((*a, *b)), key=lambda name: order.get(re.split(r"[.\[]", name)[0], len(order)))
+    names = sorted(dict.fromkeys((*a, *b)), key=_place_of_input)
     return (InputDifference(name, a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name))
+
+
+def _place_of_input(name: str) -> tuple[int, bool]:
+    """Return the place of an input in the order of differences: its group's place, and whether it is derived."""
+    is_derived = name in _DERIVED
+    group = "software" if is_derived else re.split(r"[.\[]", name)[0]
+    return (_GROUPS.index(group) if group in _GROUPS else len(_GROUPS)), is_derived
 
 
 def _cells(term: Term) -> tuple[str, ...]:

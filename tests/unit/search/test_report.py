@@ -65,6 +65,15 @@ def test_layouts_within_the_resolution_are_called_a_tie():
     assert answer(plain, ranked(11, 50)).tie == ""
 
 
+def test_a_first_layout_with_offload_names_the_fastest_without():
+    offloaded = ranked(10, 60, offload="optimizer")
+    note = answer(offloaded, ranked(10.5, 60, tp=4, offload="optimizer"), ranked(10.8, 60, dp=8)).offload
+    assert note == "number 3 is the fastest listed without offload to the host, 8.0% slower"
+    assert note in " ".join(answer(offloaded, ranked(10.8, 60, dp=8)).summary().split()).replace("number 2", "number 3")
+    assert answer(offloaded).offload == "no simulated layout does without offload to the host"
+    assert answer(ranked(10, 60), offloaded).offload == ""
+
+
 def test_a_given_layout_is_compared_in_words():
     first = ranked(10, 60)
     assert answer(first, given=first).comparison == "your layout is the first"
