@@ -1,11 +1,13 @@
-"""Rows of an answer that are estimated: only layouts with an estimate of the screen, not with a lower bound alone."""
+"""Rows of an answer that are estimated: which layouts they may have, and how pages and pictures mark them."""
 
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_report import LAYOUT, ranked
+from test_report import LAYOUT, answer, estimated, ranked
 
+from trine.report.blocks import Points, Table
+from trine.report.layouts import plan_page
 from trine.search.screen import LayoutScreen
 from trine.search.screened import ScreenedSearch
 from trine.search.search import REFINED, Entry, form_of_layer
@@ -56,3 +58,26 @@ def test_a_layout_without_costs_has_no_estimate(search: Any):
     search.top = 10
     search._estimate_others()
     assert [each.layout.micro_batch for each in search.estimated] == [2, 8]
+
+
+@pytest.mark.parametrize("given", [None, ranked(12, 40, dp=16)])
+def test_a_page_marks_estimated_rows_and_names_the_layouts_that_it_compares(given: Any):
+    found = answer(ranked(10, 60), estimated(10.5, 50, dp=2), ranked(11, 40, dp=8), given=given)
+    page = plan_page(found.document(), "trine plan")
+    ranking, difference = page.sections[:2]
+    table = next(block for block in ranking.blocks if isinstance(block, Table))
+    points = next(block for block in ranking.blocks if isinstance(block, Points))
+    assert [str(row[0]).endswith("(estimated)") for row in table.rows] == [False, True, False]
+    assert [point.name.endswith("(estimated)") for point in points.points] == [False, True, False]
+    assert (
+        " against dp 8 \u00d7" in difference.answer if given is None else " against dp 16 \u00d7" in difference.answer
+    )
+
+
+def test_a_picture_has_a_cross_for_each_estimated_row():
+    pytest.importorskip("matplotlib")
+    rows = ranked(10, 60), estimated(10.5, 50, dp=2), ranked(11, 40, dp=8)
+    (axes,) = answer(*rows, simulated=(rows[0], rows[2])).plot().axes
+    places = {each.get_label(): each.get_offsets().tolist() for each in axes.collections}
+    assert places["estimated"] == [[50.0, 10.5]]
+    assert places["simulated"] == [[60.0, 10.0], [40.0, 11.0]]
