@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from trine.results.link_use import LinkUse
     from trine.results.repeats import RepeatedSteps, Repeats
 
-# Selection of the ranks that a folded result shows: the latest, the fullest, and an even spread.
-
-
 #: Results with at most this number of ranks, and of steps of all their programs (about 2 s), show all of them.
 SHOW_ALL, SHOW_ALL_STEPS = 64, 300_000
 _SHOWS_FEW: ContextVar[bool] = ContextVar("shows_few", default=False)
@@ -97,7 +94,7 @@ class JobRun:
 @dataclass
 class JobRunner:
     """Runner of one job. fold: a mode or its text. stragglers: slow ranks, jitter. has_estimate: see :class:`Folder`.
-    fullest_program: see :func:`trine.folding.run.representative_ranks`.
+    fullest_program: see :func:`trine.folding.shown_ranks.representative_ranks`.
     """
 
     job: Job

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,10 +11,6 @@ from trine.folding.pattern import Pattern
 from trine.folding.stages import FoldedRun
 from trine.graph.taskgraph import Records
 from trine.results.memory import memory_timeline
-
-if TYPE_CHECKING:
-    pass
-
 
 #: Results show at most this many ranks; with more ranks, the latest one of each program.
 SHOWN = 32

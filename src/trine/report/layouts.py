@@ -19,13 +19,13 @@ from trine.report.blocks import (
 )
 from trine.report.certainty import certainty
 from trine.report.page import Fact, Page, PageSection
-from trine.report.reading import Document, amount, number, rows, text
+from trine.report.reading import Document, amount, number, rows, section, text
 
 _AXES = ("dp", "tp", "pp", "cp", "ep")
 
 
 def plan_page(document: Document, command: str) -> Page:
-    """Return the page: the ranking, time against memory, and the difference of the best two."""
+    """Return the page: the ranking, time against memory, and the difference of the first and another layout."""
     layouts = rows(document, "layouts")
     sections = [_ranking(document, layouts)]
     if rows(document, "terms"):
@@ -113,7 +113,7 @@ def _table(layouts: list[Document]) -> Table:
     for row in layouts:
         numbers = [number(row, key) for key in ("step_time_s", "step_time_low_s", "step_time_high_s", "tokens_per_s")]
         found.append(
-            (layout_name(row), *numbers, number(row, "mfu"), number(row, "memory_bytes"), text(row, "memory_verdict"))
+            (_row_name(row), *numbers, number(row, "mfu"), number(row, "memory_bytes"), text(row, "memory_verdict"))
         )
     dimmed = tuple(place for place, row in enumerate(layouts) if text(row, "memory_verdict") == "does not fit")
     return Table(title="Ranking", columns=columns, rows=tuple(found), marked=(0,) if found else (), dimmed=dimmed)
@@ -122,7 +122,7 @@ def _table(layouts: list[Document]) -> Table:
 def _points(layouts: list[Document]) -> Points:
     points = tuple(
         ChartPoint(
-            x=amount(row, "memory_bytes"), y=amount(row, "step_time_s"), name=layout_name(row),
+            x=amount(row, "memory_bytes"), y=amount(row, "step_time_s"), name=_row_name(row),
             hollow=text(row, "memory_verdict") == "does not fit", colour="first" if place == 0 else "compute",
             label="best" if place == 0 else "", detail=text(row, "memory_verdict"),
         )
@@ -134,6 +134,17 @@ def _points(layouts: list[Document]) -> Points:
         x_limit=number(layouts[0], "memory_capacity_bytes"), limit_name="capacity",
         note="Hollow points do not fit.",
     )  # fmt: skip
+
+
+def _row_name(row: Document) -> str:
+    return layout_name(row) + (" (estimated)" if row.get("is_estimated") is True else "")
+
+
+def _compared(document: Document, layouts: list[Document]) -> list[Document]:
+    """Return the first layout, and the one whose terms the answer has: the given or the next simulated one."""
+    given = section(document, "given")
+    others = [given] if given else [row for row in layouts[1:] if row.get("is_estimated") is not True]
+    return [*layouts[:1], *others[:1]]
 
 
 def _difference(document: Document, layouts: list[Document]) -> PageSection:
@@ -152,7 +163,7 @@ def _difference(document: Document, layouts: list[Document]) -> PageSection:
         (text(row, "term"), number(row, "first_s"), number(row, "second_s"), number(row, "difference_s"))
         for row in terms
     )
-    names = " against ".join(layout_name(row) for row in layouts[:2])
+    names = " against ".join(layout_name(row) for row in _compared(document, layouts))
     moved = [row for row in terms if text(row, "term") != "step"]
     largest = max(moved, key=lambda row: abs(amount(row, "difference_s")), default=None)
     answer = f"{names}."
@@ -162,6 +173,6 @@ def _difference(document: Document, layouts: list[Document]) -> PageSection:
     marked = tuple(place for place, row in enumerate(terms) if text(row, "term") == "step")
     blocks = (
         Bars(title="Parts of the step", unit="s", bars=bars, max_rows=24),
-        Table(title="Terms of the best two", columns=columns, rows=found, marked=marked),
+        Table(title="Terms of both", columns=columns, rows=found, marked=marked),
     )
     return PageSection(key="difference", question="Why is the first faster?", answer=answer, blocks=blocks)

@@ -21,11 +21,11 @@ SHOWN = 10
 def draw_layouts(
     heading: str, simulated: Sequence[Ranked], frontier: Sequence[Ranked], ranked: Sequence[Ranked], name: str
 ) -> Any:
-    """Return the figure of simulated layouts.
+    """Return the figure of simulated layouts, and of estimated ones of the answer.
 
     heading: the title. frontier: layouts that no other beats in both time and memory. ranked: the best layouts, the
     recommended one first; it is named ``name`` in the picture, the next ones by their number in the table. Layouts
-    that do not fit in memory are hollow; a line stands at the GPU's capacity.
+    that do not fit in memory are hollow, estimated ones are crosses; a line stands at the GPU's capacity.
     """
     best = ranked[0]
     figure, axes = subplots(figsize=(7.5, 4.8))
@@ -37,6 +37,9 @@ def draw_layouts(
         axes.scatter(
             *_places(too_large), s=25, facecolors="none", edgecolors=COLOURS[6], label="does not fit in memory"
         )
+    estimated = [each for each in ranked if each.outcome.is_estimated and each.outcome.memory_bytes is not None]
+    if estimated:
+        axes.scatter(*_places(estimated), s=25, marker="x", color=COLOURS[6], label="estimated")
     in_order = sorted(frontier, key=lambda each: each.outcome.memory_bytes or 0)
     if in_order:
         axes.plot(*_places(in_order), "o-", markersize=6, color=COLOURS[0], label="no layout has less of both")

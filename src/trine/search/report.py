@@ -78,8 +78,8 @@ class PlanSearch(Report):
 
     @property
     def tied(self) -> list[Ranked]:
-        """The layouts that are as fast as the fastest, as far as trine can tell."""
-        return tied(self.ranked, self.node_gpus, self.fabric_error)
+        """The listed simulated layouts that are as fast as the fastest of them, as far as trine can tell."""
+        return tied(self._simulated_rows, self.node_gpus, self.fabric_error)
 
     @property
     def tie(self) -> str:
@@ -87,7 +87,7 @@ class PlanSearch(Report):
         equal = self.tied
         if len(equal) < 2:
             return ""
-        fastest = min(self.ranked, key=lambda each: each.order)
+        fastest = min(equal, key=lambda each: each.order)
         numbers = [n for n, each in enumerate(self.ranked, start=1) if each in equal]
         behind = max(each.outcome.step_ps for each in equal) / fastest.outcome.step_ps - 1
         width = f"within {RESOLUTION:.0%}" if behind <= RESOLUTION else (
@@ -118,9 +118,14 @@ class PlanSearch(Report):
         return f"{text}; {rows} estimated, --exact simulates"
 
     @property
+    def _simulated_rows(self) -> list[Ranked]:
+        """The listed layouts that were simulated."""
+        return [each for each in self.ranked if not each.outcome.is_estimated]
+
+    @property
     def second(self) -> Ranked | None:
         """The first simulated layout besides the best, None without one."""
-        return next((each for each in self.ranked[1:] if not each.outcome.is_estimated), None)
+        return next(iter(self._simulated_rows[1:]), None)
 
     @property
     def assumed(self) -> str:
@@ -154,14 +159,23 @@ class PlanSearch(Report):
 
     @property
     def offload(self) -> str:
-        """A note on the fastest listed layout without offload, if the first has some; else an empty string."""
+        """A note on the fastest layout without offload, listed or else simulated, if the first has some; else empty."""
         if self.best.layout.offload == "none":
             return ""
         for place, each in enumerate(self.ranked, start=1):
             if each.layout.offload == "none":
-                longer = each.outcome.step_ps / self.best.outcome.step_ps - 1
-                return f"number {place} is the fastest listed without offload to the host, {longer:.1%} slower"
-        return "no simulated layout does without offload to the host"
+                return f"number {place} is the fastest listed without offload to the host, {self._pace(each)}"
+        others = [each for each in self.simulated if each.layout.offload == "none"]
+        if not others:
+            return "no simulated layout does without offload to the host"
+        fastest = min(others, key=lambda each: each.order)
+        return f"{words(fastest.layout)} is the fastest simulated without offload to the host, {self._pace(fastest)}"
+
+    def _pace(self, other: Ranked) -> str:
+        """Return how much slower or faster than the best another layout is, in words."""
+        longer = other.outcome.step_ps / self.best.outcome.step_ps - 1
+        about = "about " if other.outcome.is_estimated else ""
+        return f"{about}{abs(longer):.1%} {'slower' if longer >= 0 else 'faster'}"
 
     @property
     def overlap(self) -> str:

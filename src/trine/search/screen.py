@@ -144,6 +144,10 @@ class LayoutScreen:
         """Take the form of a layout as known without corrections: no program of it could be written and measured."""
         self._exact.setdefault(form_of(layout), None)
 
+    def is_given_up(self, layout: Layout) -> bool:
+        """Return whether no small job of the layout's form could run."""
+        return self._exact.get(form_of(layout), NO_CORRECTION) is None
+
     def calibrate(self, layout: Layout, costs: LayerCosts, jobs: SmallJobs | None) -> None:
         """Take the corrections of a layout's form from its small jobs; None: they cannot run."""
         form = form_of(layout)

@@ -450,15 +450,24 @@ class ScreenedSearch(Search):
     def _estimate_others(self) -> None:
         """Fill the list up to the requested number with estimates, of layouts whose forms are calibrated or close."""
         missing = self.top - len(self.ranked)
-        if missing <= 0:
-            return
-        found = self._candidates(missing, inf, may_measure=False)
-        simulated = self.ranked[0].outcome
-        for entry in found:
-            memory = int(self._needed(entry.subject))
-            outcome = simulated.estimated(entry.bound, memory)
-            self.estimated.append(self.ranked_of(entry, outcome))
-        self._queue_again(found)
+        seen: list[Entry] = []
+        while missing > 0 and (found := self._candidates(missing, inf, may_measure=False)):
+            seen += found
+            for entry in found:
+                if self._has_estimate(entry):
+                    outcome = self.ranked[0].outcome.estimated(entry.bound, int(self._needed(entry.subject)))
+                    self.estimated.append(self.ranked_of(entry, outcome))
+                    missing -= 1
+        self._queue_again(seen)
+
+    def _has_estimate(self, entry: Entry) -> bool:
+        """Return whether the number that a layout is queued by is an estimate, and not a mere lower bound."""
+        layout, screen = entry.subject, self._known_screen
+        costs = self.costs.get(form_of_layer(layout))
+        if costs is None or screen.is_given_up(layout):
+            return False
+        stages = self.likely_stages(layout, costs)
+        return screen.step_ps(layout, self.micro_batches(layout), costs, stages) > 0
 
     def _queue_again(self, entries: Sequence[Entry]) -> None:
         for entry in entries:

@@ -51,11 +51,8 @@ def is_tie(fastest: Ranked, other: Ranked, node_gpus: int = 0, fabric_error: flo
     """Return whether trine cannot tell which of two layouts is faster.
 
     fabric_error: the likely error of a collective between nodes of ``node_gpus`` GPUs, as a share. It moves both steps
-    alike, so that only the difference of their exposed communication between nodes is in doubt. An estimated layout has
-    no communication to compare.
+    alike, so that only the difference of their exposed communication between nodes is in doubt.
     """
-    if fastest.outcome.is_estimated or other.outcome.is_estimated:
-        fabric_error = 0.0
     behind_ps = other.outcome.step_ps - fastest.outcome.step_ps
     doubt_ps = fabric_error * abs(exposed_between(other, node_gpus) - exposed_between(fastest, node_gpus))
     return behind_ps <= max(RESOLUTION * fastest.outcome.step_ps, doubt_ps)

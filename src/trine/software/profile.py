@@ -73,10 +73,9 @@ class OperatorStyle(Spec):
     and back after the experts. expert_biases: an operator adds the biases of all experts after each GEMM
     (``added``), or that of the up projection is part of the activation, and that of the down projection is
     weighted and added expert by expert in float32 (``looped``). vocabulary_multiple: the vocabulary is padded to a
-    multiple of it; tensor parallelism pads further.
-    weighted and added expert by expert in float32 (``looped``). expert_shares: what the router's shares of a token
-    multiply: the results of its experts (``results``), which are then kept, or the input of their second GEMM
-    (``activation``), whose operands are kept anyway.
+    multiple of it; tensor parallelism pads further. expert_shares: what the router's shares of a token multiply: the
+    results of its experts (``results``), which are then kept, or the input of their second GEMM (``activation``),
+    whose operands are kept anyway.
     """
 
     attention: Literal["flash", "unfused"] = "flash"

@@ -74,6 +74,15 @@ def test_a_first_layout_with_offload_names_the_fastest_without():
     assert answer(ranked(10, 60), offloaded).offload == ""
 
 
+def test_a_simulated_layout_without_offload_that_is_not_listed_is_named():
+    offloaded, plain = ranked(10, 60, offload="optimizer"), ranked(10.8, 60, dp=8)
+    note = answer(offloaded, simulated=(offloaded, plain)).offload
+    assert note == f"{words(plain.layout)} is the fastest simulated without offload to the host, 8.0% slower"
+    near = answer(offloaded, estimated(10.8, 60, dp=8), simulated=(offloaded, plain)).offload
+    assert near.endswith("without offload to the host, about 8.0% slower")
+    assert answer(offloaded, estimated(9.9, 60, dp=8)).offload.endswith(", about 1.0% faster")
+
+
 def test_a_given_layout_is_compared_in_words():
     first = ranked(10, 60)
     assert answer(first, given=first).comparison == "your layout is the first"
@@ -152,6 +161,14 @@ def test_the_first_is_compared_with_the_next_simulated_layout():
     assert "first and number 3" in found.summary()
     assert "ahead of number 3" in found.overlap
     assert answer(ranked(10, 60), estimated(11, 50)).terms() == []
+
+
+@pytest.mark.parametrize("seconds", [9.5, 9.99, 10.01])
+def test_estimated_layouts_are_no_part_of_a_tie(seconds):
+    first, tying = ranked(10, 60), ranked(10.05, 60, dp=8)
+    assert answer(first, estimated(seconds, 50, dp=2)).tied == [first]
+    assert answer(first, estimated(seconds, 50, dp=2)).tie == ""
+    assert "layouts 1 and 3 are a tie (within 2%)" in answer(first, estimated(seconds, 50, dp=2), tying).tie
 
 
 def test_the_answer_states_what_it_assumes_about_the_request():
