@@ -236,7 +236,10 @@ class PlanSearch(Report):
         yield 0, 1
 
     def _terms(self, num_rows: int) -> list[str]:
-        rows = self._term_rows()[:num_rows]
+        """Return the terms that differ most, in the order of the step."""
+        sizes = [abs(b - a) for name, a, b in self.differences() if name != "step" and not name.startswith(_TRANSFER)]
+        largest = sorted(range(len(sizes)), key=lambda number: (-sizes[number], number))[:num_rows]
+        rows = [self._term_rows()[number] for number in sorted(largest)]
         return [self._terms_title(), *(f"  {line}" for line in aligned(rows, 0)), ""] if rows else []
 
     def _frontier(self, num_rows: int) -> list[str]:

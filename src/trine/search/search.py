@@ -65,6 +65,9 @@ TIGHT_LIKELY = "memory is likely tight, estimated from similar layouts (--exact 
 SLOWER_BY_SCREEN = "slower by the screen's estimate (--exact proves it by bounds)"
 SLOWER = "slower than the best ones by its lower bound"
 UNPROMISING = "likely slower: similar layouts took longer than their bounds allow (--exact simulates them)"
+BEYOND_PATIENCE = (
+    f"not examined: the search ended after {PATIENCE} others that are not among the best (--exact simulates them)"
+)
 NOT_PARALLEL = "no sequence parallelism, which costs memory and rarely gains time (--exact simulates them)"
 SMALL_GAIN = "more virtual stages, which gain under 0.5 % by the bound (--exact simulates them)"
 RECOMPUTES_FOR_NOTHING = "recomputation, although the same layout fits without it"
@@ -155,7 +158,7 @@ class Search:
         if self._has_bounds:
             self.measure([family.layout for family in families])
         for family in families:
-            heapq.heappush(self.queue, Entry(self._family_bound(family), family.layout.key, FAMILY, family))
+            heapq.heappush(self.queue, Entry(self._family_bound(family), self._place(family.layout), FAMILY, family))
         self._simulate_rounds()
         self.count_rest()
 
@@ -182,6 +185,8 @@ class Search:
             return self.estimates and self.num_simulated >= MAX_ON_FRONTIER
         if self.ranked and most is not None and self.num_simulated >= most:
             return True
+        if not (self._has_bounds or self.ranked or self.tight):
+            return False  # without a bound of the memory, layouts that do not fit are simulated, too
         return not self._exact and self._since_best >= self._patience
 
     @property
@@ -305,6 +310,16 @@ class Search:
 
     # -- the queue -----------------------------------------------------------------------------------------------------
 
+    def _place(self, layout: Layout) -> tuple[object, ...]:
+        """Return the key that orders layouts of equal bounds.
+
+        Without bounds it decides which layouts the search simulates before it ends: those with few GPUs for a replica
+        come first, then those without recomputation and with large micro-batches, which are fast if they fit.
+        """
+        if self._has_bounds:
+            return layout.key
+        return (layout.tp * layout.pp * layout.cp, layout.recompute != "none", -layout.micro_batch, *layout.key)
+
     @property
     def _limit(self) -> int | None:
         """The time that a layout must beat to be among the best."""
@@ -401,7 +416,7 @@ class Search:
     def _push(self, layout: Layout, costs: LayerCosts | None) -> None:
         """Queue a layout by the bound of its form or, before its measurement, of the form with ``costs``."""
         likely = self._likely_costs(layout, costs)
-        heapq.heappush(self.queue, Entry(self._time_bound(layout, likely), layout.key, LAYOUT, layout))
+        heapq.heappush(self.queue, Entry(self._time_bound(layout, likely), self._place(layout), LAYOUT, layout))
 
     def _likely_costs(self, layout: Layout, costs: LayerCosts | None) -> LayerCosts | None:
         """Return the costs of a layout's form or, before its measurement, those of its family with recomputation."""
@@ -643,7 +658,7 @@ class Search:
     @property
     def reason_of_rest(self) -> str:
         """Why the layouts left in the queue are not simulated."""
-        return UNPROMISING
+        return UNPROMISING if self._has_bounds else BEYOND_PATIENCE
 
 
 def kin_of(layout: Layout) -> tuple[object, ...]:

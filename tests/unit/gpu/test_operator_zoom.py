@@ -116,3 +116,12 @@ def test_a_step_without_a_cluster_zooms_into_its_gpu(model):
     zoomed = zoom_operator(model, Plan(batch=1), "gemm", options=options)
     assert zoomed.gpu == "h100-sxm"
     assert zoomed.loadstore_ps > zoomed.ideal_ps
+
+
+@pytest.mark.parametrize("gpus", [1, 4])
+@pytest.mark.parametrize(("word", "meant"), [("gem", "gemm"), ("nrom,backward", "norm"), ("kernal", "kernel")])
+def test_a_misspelt_operator_gets_the_nearest_word(word, meant, gpus):
+    command = [*COMMAND[:2], "--tp", str(gpus), *COMMAND[4:], "--zoom", word]
+    answer = CliRunner().invoke(app, command)
+    assert answer.exit_code == 2
+    assert f"did you mean '{meant}'?" in answer.output

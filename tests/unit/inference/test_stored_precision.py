@@ -1,10 +1,12 @@
 """The precision of served weights follows from a model's quantization_config, also below text_config."""
 
 import json
+import re
 
 import pytest
 
 import trine
+from trine.errors import SpecError
 from trine.inference.precision import has_precision, precision_name
 from trine.report.answers import page_of_answer
 from trine.workload.architecture.counts import described
@@ -42,6 +44,22 @@ def test_quantised_checkpoints_have_their_precision(quantization, precision, tmp
     path.write_text(json.dumps({**SIZES, "quantization_config": quantization}))
     model = load_model(path)
     assert precision_name("", described(model).stored) == precision
+
+
+@pytest.mark.parametrize(
+    ("quantization", "message"),
+    [
+        ({"bits": 4}, "quantization_config: has no quant_method"),
+        ({"quant_method": "awq", "bits": "four"}, "quantization_config.bits: must be an integer such as 4, got 'four'"),
+        ({"quant_method": 7}, "quantization_config.quant_method: must be a text such as awq, got '7'"),
+        ("awq", "quantization_config: must be a section of keys"),
+    ],
+)
+def test_sections_that_name_no_form_are_refused(quantization, message, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**SIZES, "quantization_config": quantization}))
+    with pytest.raises(SpecError, match=re.escape(message)):
+        load_model(path)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,14 @@ def test_parts_of_the_step_add_up_and_show_the_difference():
     assert terms["transfers tp"]["second_s"] == pytest.approx(2.2)
 
 
+def test_one_screen_shows_the_terms_that_differ_most():
+    first, second = ranked(10, 60), ranked(10.7, 50)
+    longer = dataclasses.replace(second.outcome, compute_ps=first.outcome.compute_ps, bubble_ps=round(1.63 * PS_PER_S))
+    result = answer(first, second._replace(outcome=longer))
+    assert [line.split()[0] for line in result._terms(1)[1:-1]] == ["bubble"]
+    assert [line.split()[0] for line in result._terms(2)[1:-1]] == ["exposed", "bubble"]
+
+
 def test_a_step_with_time_outside_of_its_parts_shows_the_rest():
     result = ranked(10, 60)
     result = result._replace(outcome=dataclasses.replace(result.outcome, bubble_ps=0))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trine.cli.output import Section, show
 from trine.cli.progress import watched
-from trine.errors import InputError
+from trine.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from trine.cli.output import StepRequest
@@ -30,8 +30,9 @@ class ZoomAnswer(Section):
         """Reject a collective or operator that the step does not have."""
         if self._word is None:
             return
-        from trine.gpu.detail.operator_choice import names_operator
+        from trine.gpu.detail.operator_choice import OPERATOR_WORDS, names_operator
         from trine.gpu.detail.zoom import choose_zoom
+        from trine.gpu.kernels.build import known_kernels
         from trine.graph.grid import RankGrid
 
         self._is_operator = names_operator(result, self._word)
@@ -40,6 +41,10 @@ class ZoomAnswer(Section):
         try:
             choose_zoom(result, RankGrid(step[1].axes), self._word)
         except InputError as error:
+            first = self._word.split(",")[0].strip()
+            hint = "" if known_kernels(first) else nearest(first, OPERATOR_WORDS, is_listed=True)
+            if hint and ("," in self._word or "did you mean" not in str(error)):  # collectives have no commas
+                raise InputError(f"--zoom, no collective or operator is called {first[:80]!r}{hint}") from None
             raise InputError(f"--zoom, {error}") from None
 
     def answer(self, step: StepRequest, result: Result, json: str | None, brief: bool) -> None:

@@ -27,6 +27,8 @@ from trine.training.setup import Setup
 KERNEL = "kernel"
 _FAMILIES = {"gemm": PRODUCTS, "norm": frozenset({"layer_norm", "group_norm", "batch_norm"})}
 _FAMILIES |= {family: frozenset({family}) for family in FAMILIES}
+#: Words for operators that every step may have, for hints.
+OPERATOR_WORDS = (KERNEL, *_FAMILIES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
