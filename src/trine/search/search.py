@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -542,6 +542,9 @@ class Search:
             return
         ordered = sorted(self.ranked or self.tight, key=lambda each: each.order)
         bases = [each.layout for each in ordered if each.layout.ep > 1][:NUM_BASES]
+        if not bases and self.ranked:  # exchanges made all of them slower by their estimates
+            limit_ps = self.ranked[0].outcome.step_ps
+            bases = self._likely_bases(families, self.node_gpus, limit_ps, NUM_BASES)
         if not bases:
             return
         self._simulate_switched(all_switched(bases[0], self.space))
@@ -561,18 +564,38 @@ class Search:
     def _later_switched(self, families: Sequence[Family], setting: Mapping[str, Any]) -> list[Layout]:
         """Return at most NUM_LATER layouts with switches that are likely faster than the best one, best first."""
         best, known = self.ranked[0], {each.layout for each in (*self.ranked, *self.tight)}
-        limit_ps, chosen, num_examined = best.outcome.step_ps, list[Layout](), 0
-        likely = self._likely_switched(families, MAX_EP_RATIO * best.layout.ep, limit_ps)
-        for entry in likely[:MAX_LOOKED_AT]:
+        most_ep = MAX_EP_RATIO * best.layout.ep
+        bases = self._likely_bases(families, most_ep, best.outcome.step_ps, NUM_LATER, setting, known)
+        changed = [switched(base, setting, self.space) for base in bases]
+        return [each for each in changed if each is not None]
+
+    def _likely_bases(
+        self,
+        families: Sequence[Family],
+        most_ep: int,
+        limit_ps: int,
+        count: int,
+        setting: Mapping[str, Any] | None = None,
+        known: Collection[Layout] = (),
+    ) -> list[Layout]:
+        """Return at most ``count`` layouts without switches that switches are likely to make faster than a limit.
+
+        The best estimates come first. setting: only layouts that it changes into others than the known ones.
+        """
+        chosen, num_examined = list[Layout](), 0
+        for entry in self._likely_switched(families, most_ep, limit_ps)[:MAX_LOOKED_AT]:
             plain = entry.subject
-            changed = switched(plain, setting, self.space)
-            if changed is None or changed in known or self.space.reason(plain) or not self._is_likely_to_fit(plain):
+            if setting is not None:
+                changed = switched(plain, setting, self.space)
+                if changed is None or changed in known:
+                    continue
+            if self.space.reason(plain) or not self._is_likely_to_fit(plain):
                 continue
             num_examined += 1
             self._examine(plain)
             if self._is_likely_to_fit(plain) and self._switched_estimate(plain, self.cost(plain)) < limit_ps:
-                chosen.append(changed)
-            if len(chosen) == NUM_LATER or num_examined == MAX_EXAMINED:
+                chosen.append(plain)
+            if len(chosen) == count or num_examined == MAX_EXAMINED:
                 break
         return chosen
 
@@ -583,7 +606,7 @@ class Search:
         """
         found: list[Entry] = []
         for family in families:
-            costs, ep = self.costs.get(form_of_layer(family.layout)), family.layout.ep
+            costs, ep = self.family_costs(family), family.layout.ep
             if costs is None or not 1 < ep <= most_ep:
                 continue
             if self._family_bound(family) - self._exchanges_ps(family.layout, costs) >= limit_ps:
