@@ -41,7 +41,9 @@ def at_step_clock(
     """
     batch = plan.micro_batch or plan.batch
     count = -(-plan.batch // plan.micro_batch) if plan.batch and plan.micro_batch else 1
-    cap = _cap_of(workload, gpus, specs, options, batch, count)
+    cap: PowerCap | None = None
+    if options.power_cap_w is not None:
+        cap = _cap_of(options.power_cap_w, workload, gpus, specs, batch, count)
     models, clocks = [], []
     known: dict[tuple[int, str], tuple[ComputeModel, StepClock]] = {}
     for each, model, spec in zip(gpus.workloads, gpus.models, specs, strict=True):
@@ -76,15 +78,12 @@ def _forget_whole_model(model: ComputeModel) -> None:
 
 
 def _cap_of(
-    workload: Workload, gpus: RankGpus, specs: list[GpuSpec | None], options: SimulateOptions, batch: int | None,
-    count: int,
-) -> PowerCap | None:  # fmt: skip
-    """Return the effect of the power cap, None without a cap; raise InputError for several GPU models."""
-    if options.power_cap_w is None:
-        return None
+    cap_w: int, workload: Workload, gpus: RankGpus, specs: list[GpuSpec | None], batch: int | None, count: int
+) -> PowerCap:
+    """Return the effect of a power cap in W; raise InputError for several GPU models."""
     names = set()
     for spec in specs:
         names.add(None if spec is None else spec.name)
     if len(names) > 1:
         raise InputError(f"a cap needs one GPU model; the cluster has {', '.join(map(str, names))}", field="power_cap")
-    return power_cap(options.power_cap_w, workload, gpus.models[0], specs[0], batch, count)
+    return power_cap(cap_w, workload, gpus.models[0], specs[0], batch, count)
