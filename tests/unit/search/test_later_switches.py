@@ -49,7 +49,7 @@ class Made(Search):
         for ep in range(1, 99):
             for micro_batch in (1, 2):
                 self.costs[form_of_layer(layout(ep, micro_batch))] = SimpleNamespace(exchange=0)
-        self.capacity, self.most, self.layers = 80, None, 4
+        self.capacity, self.most, self.layers, self.node_gpus = 80, None, 4, 8
         self.estimate_ps, self.examined = estimate_ps, list[Layout]()
 
     @staticmethod
@@ -126,6 +126,19 @@ def test_switches_are_tried_on_the_best_layouts_whose_experts_are_spread():
     search.ranked = search.ranked[:1]
     search._try_switches(())
     assert len(tried) == 1  # one layout, without experts on several ranks
+
+
+def test_switches_are_tried_on_a_likely_layout_if_the_simulated_ones_spread_no_experts():
+    search, tried = Made(layout(1), lambda plain: BEST_PS - plain.ep), list[list[Layout]]()
+    search._simulate_switched = tried.append  # type: ignore[method-assign, assignment]
+    search.ranked = [Ranked(layout(1), search.outcome(BEST_PS), 0)]
+    search._try_switches([family(ep) for ep in (1, 4, 8, 16)])
+    assert tried == [[layout(8)._replace(**SETTING)]]  # 16 ranks are more than a node has
+    slower = Made(layout(1), lambda plain: BEST_PS)
+    slower._simulate_switched = tried.append  # type: ignore[method-assign, assignment]
+    slower.ranked = search.ranked
+    slower._try_switches([family(8)])
+    assert len(tried) == 1
 
 
 @pytest.mark.parametrize(("screen", "capacity", "tight", "expected"), [
