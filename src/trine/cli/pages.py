@@ -32,7 +32,7 @@ def help_page(
         ),
     ] = None,
 ) -> None:
-    """Print a page of the documentation, or the places that are about a word or several.
+    """Print a page of the documentation, or the places that are about a word.
 
     Example: trine help answer
     """

@@ -219,7 +219,8 @@ def test_points_that_do_not_fit_are_left_out_of_pictures(tmp_path):
 
 def test_vary_keeps_warnings():
     """Each warning of a single answer stands below the table, with its number of points."""
-    question = ["train", "model:gpt-2,layers=2,sequence=128", "--dp", 2, "--batch", 4, "--cluster", "dgx-h100"]
+    question = ["train", "model:gpt-2,layers=2,sequence=128", "--dp", 2, "--batch", 4, "--cluster", "dgx-h100",
+                "--software", "torchtitan"]  # fmt: skip
     alone = single(*question, "--recompute", "full")["warnings"]
     assert alone
     document = single(*question, "--processes", 1, "--vary", "recompute=full,none")

@@ -39,16 +39,12 @@ def test_a_cell_shows_the_headline(step):
     assert step.headline.partition(":")[0] in html.partition("</b>")[0]
 
 
-@pytest.mark.parametrize("arguments", [{}, {"gpus": 8}, {"cluster": "dgx-h100", "gpus": 8}])
-def test_a_missing_batch_has_the_sentence_of_the_command_line(arguments):
-    from click.testing import CliRunner
-
-    from trine.cli.main import app
-
-    with pytest.raises(ArgumentError) as caught:
-        trine.plan("llama-3-8b", **arguments)
-    done = CliRunner().invoke(app, ["plan", "llama-3-8b"])
-    assert done.stderr == f"error: {str(caught.value).replace('global_batch', '--global-batch')}\n"
+def test_a_missing_machine_is_named_and_a_missing_batch_is_assumed():
+    with pytest.raises(trine.InputError, match="a search needs a machine or a number of GPUs"):
+        trine.plan("llama-3-8b")
+    found = trine.plan("llama-3-8b", gpus=8, fix={"tp": 8, "micro_batch": 1, "recompute": "none"})
+    assert found.global_batch == 512
+    assert [each.what for each in found.evidence[:2]] == ["machine", "global batch"]
 
 
 def test_a_missing_model_is_named():
