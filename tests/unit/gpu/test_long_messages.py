@@ -59,6 +59,10 @@ def test_rates_are_between_the_parts():
     assert found.time_ps == 36
 
 
+#: All ranks use equal addresses in the parts of an extension, which spreads NVLS's lines over other memory channels.
+NVLS_IS_OFF = pytest.mark.xfail(strict=True, reason="2.5 % longer than the whole run: equal addresses in its parts")
+
+
 @pytest.mark.parametrize(
     ("op", "algorithm", "cluster", "mebibytes", "error"),
     [
@@ -66,10 +70,10 @@ def test_rates_are_between_the_parts():
         pytest.param("all_reduce", "ring", "dgx-a100", 40, 0.01, marks=pytest.mark.slow),
         pytest.param("all_to_all", "put", "dgx-h100", 64, 0.01, marks=pytest.mark.slow),
         pytest.param("all_reduce", "nvls", "dgx-h100", 64, 0.03, marks=pytest.mark.slow),
+        pytest.param("all_reduce", "nvls", "dgx-h100", 64, 0.01, marks=[pytest.mark.slow, NVLS_IS_OFF]),
     ],
 )
 def test_an_extension_is_close_to_the_whole_run(op, algorithm, cluster, mebibytes, error, monkeypatch):
-    """In the parts of an extension all ranks use equal addresses, which changes NVLS's memory channels a little."""
     runs = LoadStoreRuns(op, load_cluster(cluster, gpus=8), None, LoadStoreOptions(algorithm=algorithm))
     size = mebibytes * MIB
     whole = runs.row(size)

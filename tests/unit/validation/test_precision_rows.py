@@ -45,8 +45,8 @@ def test_the_likely_range_holds_most_votes(name):
     assert share >= LEAST
 
 
+@pytest.mark.xfail(strict=True, reason="88.1 % of 41 votes are inside, at most 88 %: mixtures' range holds 90 %")
 def test_the_likely_ranges_are_no_wider_than_they_promise():
-    """The share moves in steps of a vote, so that it cannot meet the limits closer than by half of one."""
     stored = {each.row["kind"] for each in precision_rows.stored_predictions()}
     votes = []
     for name, (kind, _) in precision_rows.KINDS_OF_ROWS.items():
@@ -54,8 +54,7 @@ def test_the_likely_ranges_are_no_wider_than_they_promise():
             votes += shares_inside(name)
     share = sum(votes) / len(votes)
     print(f"{share:.1%} of {len(votes)} votes inside")
-    half_a_vote = 0.5 / len(votes)
-    assert LEAST - half_a_vote <= share <= MOST + half_a_vote
+    assert LEAST <= share <= MOST
 
 
 @pytest.mark.parametrize("name", precision_rows.KINDS_OF_ROWS)
